@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import flax.struct
 import jax
@@ -119,6 +121,7 @@ class Batch:
         case its tokens are ignored.
       packing: layout of the texts of all sides as one batch, for towers that are the same on both sides; None if each
         side is encoded by itself.
+      extra: further arrays [B, ...] of a loss, by the names of its arguments.
     """
 
     question: Texts
@@ -129,6 +132,7 @@ class Batch:
     hard_negatives: Texts | None = None
     hard_negative_ids: Array | None = None
     packing: Packing | None = flax.struct.field(pytree_node=False, default=None)
+    extra: Mapping[str, Any] = flax.struct.field(default_factory=dict)
 
     @property
     def sides(self) -> list[Texts]:

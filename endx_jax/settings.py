@@ -5,34 +5,55 @@ Every component declares its settings with `key` next to its code. A recipe is o
 """
 
 import dataclasses
+import operator
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from endx_jax.errors import EndxError, nearest
 from endx_jax.json_files import shown
 
+# Limits of numbers, with the words that describe them.
+BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
+    "least": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
 
-def key(default, doc: str, *, changes_results: bool = True, auto: object = dataclasses.MISSING):
+
+def key(
+    default,
+    doc: str,
+    *,
+    choices: Collection[str] = (),
+    changes_results: bool = True,
+    auto: object = dataclasses.MISSING,
+    **bounds: float,
+):
     """Declares one setting.
 
     Args:
-      default: default value.
-      doc: description, with unit and source.
+      default: default value, which is always valid.
+      doc: description, with unit and source; the choices are appended.
+      choices: valid strings, also for the items of a tuple; empty: all. Those of a mapping may grow.
       changes_results: false if it affects only cost, logging or paths. A resumed run may change such settings.
       auto: value with which a run chooses another one when it starts, which its config.json records.
+      **bounds: limits of valid numbers, also for the items of a tuple, by their names in `BOUNDS`.
 
     Examples:
       >>> import dataclasses
       >>> from endx_jax.settings import key
       >>> @dataclasses.dataclass(frozen=True)
       ... class Settings:
-      ...     margin: float = key(0.2, "Margin between cosines.")
+      ...     margin: float = key(0.2, "Margin between cosines.", least=0)
       >>> Settings(), dataclasses.fields(Settings)[0].metadata["doc"]
       (Settings(margin=0.2), 'Margin between cosines.')
     """
-    return dataclasses.field(default=default, metadata={"doc": doc, "changes_results": changes_results, "auto": auto})
+    doc += f" One of {', '.join(choices)}." if choices else ""
+    about = {"doc": doc, "choices": choices, "bounds": bounds, "changes_results": changes_results, "auto": auto}
+    return dataclasses.field(default=default, metadata=about)
 
 
 def require(condition: bool, message: str) -> None:
@@ -46,6 +67,28 @@ def check_choice(where: str, value: str, choices) -> None:
     if value not in choices:
         listed = ", ".join(filter(None, choices)) + (" (or empty)" if "" in choices else "")
         raise EndxError(f"{where} is {shown(value)}, which is none of {listed}{nearest(value, choices)}")
+
+
+def check_bounds(settings, where: str) -> None:
+    """Raises EndxError unless all values of a settings dataclass, named `where`, are valid as `key` declares."""
+    for field in dataclasses.fields(settings):
+        _check_value(field, getattr(settings, field.name), f"{where}.{field.name}")
+
+
+def _check_value(field: dataclasses.Field, value, name: str) -> None:
+    """Raises EndxError unless a value of a field is its default, or is valid as `key` declares."""
+    default, choices, bounds = field.default, field.metadata.get("choices"), field.metadata.get("bounds", {})
+    for item in () if value == default else value if isinstance(value, tuple) else (value,):
+        if choices:
+            check_choice(name, item, tuple(dict.fromkeys((*([default] if isinstance(default, str) else []), *choices))))
+        if not _within(item, bounds):
+            own = "" if isinstance(default, tuple) or _within(default, bounds) else f", or {default}"
+            limits = " and ".join(f"{BOUNDS[bound][0]} {limit:,}" for bound, limit in bounds.items())
+            raise EndxError(f"{name} is {shown(value)}; it must be {limits}{own}")
+
+
+def _within(number: Any, bounds: Mapping[str, float]) -> bool:
+    return all(BOUNDS[bound][1](number, limit) for bound, limit in bounds.items())
 
 
 def check_section(section: object, where: str) -> None:
@@ -79,7 +122,11 @@ def from_mapping(cls, mapping: Mapping, where: str):
     for field in dataclasses.fields(cls):
         needed = field.default is field.default_factory is dataclasses.MISSING
         require(field.name in mapping or not needed, f"{where} has no {field.name!r}")
-    return cls(**{name: _typed(value, fields[name], f"{where}.{name}") for name, value in mapping.items()})
+    values = {name: _typed(value, fields[name], f"{where}.{name}") for name, value in mapping.items()}
+    for field in dataclasses.fields(cls):
+        if field.name in values:
+            _check_value(field, values[field.name], f"{where}.{field.name}")
+    return cls(**values)
 
 
 def flattened(settings, where: str = "") -> Iterator[tuple[str, Any, Mapping]]:

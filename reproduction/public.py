@@ -96,7 +96,7 @@ def rows_of(collection: str, folders: dict[str, pathlib.Path]) -> Iterator[list[
             yield _row(collection, "BM25", bm25, "")
         for label, entry in zip((name, f"{name} + BM25"), others, strict=True):
             systems = (read_per_question(folder, one["system"]) for one in (bm25, entry))
-            (measured,) = (row for row in compare_systems(*systems).rows() if row["measure"] == NDCG)
+            (measured,) = (row for row in compare_systems(*systems).rows if row["measure"] == NDCG)
             yield _row(collection, label, entry, _points(measured))
 
 

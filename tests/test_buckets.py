@@ -15,7 +15,6 @@ from refusals import check_refusal
 
 from endx_jax import buckets
 from endx_jax.errors import EndxError, InUse, RunInterrupted
-from endx_jax.experiment.step_memory import StepMemory, read_choice, write_choice
 
 SERVERS = {"gs": gcs_server, "s3": s3_server}
 
@@ -226,13 +225,6 @@ def test_training_refuses_places_that_it_cannot_use(endx, pairs_csv, tiny_bert, 
     arguments = [f"--workdir={workdir or tmp_path / 'run'}", *data, f"--config.model.pretrained={tiny_bert}"]
     arguments += ["--config.data.answer_length=24", "--config.data.question_length=24"]
     assert message in endx("train", "--config=minilm", *arguments, *filter(None, [setting]), status=2).err
-
-
-def test_choices_of_memory_are_kept_beside_the_compiled_programs(url):
-    choice = StepMemory(8, "full")
-    write_choice(f"{url}/xla", "key", choice)
-    assert read_choice(f"{url}/xla", "key") == choice
-    assert read_choice(f"{url}/xla", "other") is None
 
 
 def test_paths_and_markers_that_are_no_objects_are_told_apart(monkeypatch):

@@ -2,14 +2,7 @@
 
 import pathlib
 
-from endx_jax.cli.parser import parser_of
-
-
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
-    names = {"first": {"metavar": "RUN_A"}, "second": {"metavar": "RUN_B"}, "systems": {"metavar": "A[,B]"}}
-    parser = parser_of(__doc__, compare, positional=["first", "second"], **names)
-    compare(**vars(parser.parse_args(argv)))
+from endx_jax.cli.parser import main_of
 
 
 def compare(
@@ -50,3 +43,7 @@ def compare(
     if output:
         write_text(output, json.dumps({**compared.as_dict(), "settings": changed}, indent=1) + "\n")
     print(printable(repr(dataclasses.replace(compared, notes=tuple(notes)))))
+
+
+RUNS = {"first": {"metavar": "RUN_A"}, "second": {"metavar": "RUN_B"}}
+main = main_of(__doc__, compare, positional=RUNS, **RUNS)

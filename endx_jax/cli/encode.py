@@ -11,19 +11,11 @@ from etils import epath
 
 from endx_jax.buckets import local_copy
 from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag
-from endx_jax.cli.parser import parser_of
+from endx_jax.cli.parser import main_of
 from endx_jax.data.languages import LANGUAGES
 from endx_jax.data.sets.paragraphs import POOLS
 from endx_jax.errors import EndxError, counted
 from endx_jax.settings import require
-
-
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
-    choices = {"pool": POOLS, "language": LANGUAGES}
-    changes: dict[str, dict[str, Any]] = {name: {"choices": values} for name, values in choices.items()}
-    changes["language"]["metavar"], changes["shard"] = "NAME", {"metavar": "I/N"}
-    encode(**vars(parser_of(__doc__, encode, add_corpus_flags, add_product_flag, **changes).parse_args(argv)))
 
 
 def encode(
@@ -93,3 +85,7 @@ def encode(
         pool=pool,
         **reading,
     )
+
+
+CHOICES = {"pool": {"choices": POOLS}, "language": {"choices": LANGUAGES, "metavar": "NAME"}}
+main = main_of(__doc__, encode, add_corpus_flags, add_product_flag, **CHOICES, shard={"metavar": "I/N"})

@@ -158,10 +158,7 @@ RESUMES = {
     "generate": "after its last answers",
 }
 
-VERBS = (
-    "prepare", "check", "mine", "generate", "train", "merge", "evaluate", "compare", "search", "serve", "encode",
-    "export", "push", "publish", "plan",
-)  # fmt: skip
+VERBS = re.findall(r"^  (\w+) ", USAGE, re.MULTILINE)
 
 
 def _verb(name: str) -> types.ModuleType:

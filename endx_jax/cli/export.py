@@ -5,13 +5,8 @@ from typing import Literal
 
 from etils import epath
 
-from endx_jax.cli.parser import parser_of
+from endx_jax.cli.parser import main_of
 from endx_jax.settings import require
-
-
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
-    write_export(**vars(parser_of(__doc__, write_export).parse_args(argv)))
 
 
 def write_export(
@@ -48,3 +43,6 @@ def write_export(
     if report.passed:
         differences = ", ".join(f"{value:.2g} ({side})" for side, value in report.largest_difference.items())
         say(f"verified: over {report.texts} texts the largest difference is {differences}; tolerance {tolerance:g}")
+
+
+main = main_of(__doc__, write_export)

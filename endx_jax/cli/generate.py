@@ -12,11 +12,11 @@ import pathlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from endx_jax import json_files
 from endx_jax.buckets import url_of
-from endx_jax.cli.parser import parser_of
+from endx_jax.cli.parser import main_of
 from endx_jax.data.chat import Chat
 from endx_jax.data.generation import PROMPT, Journal, distinct, generate, key_of, pairs_of
 from endx_jax.data.sets.documents import Document
@@ -33,14 +33,6 @@ KEY = "OPENAI_API_KEY"  # environment variable of the server's key
 CHARACTERS = 4  # of a token of English, about
 TOKENS = 20  # of a question, about
 NAMED = 20  # skipped passages whose ids are printed
-
-
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
-    names = {"endpoint": "URL", "model": "NAME", "fields": "JSON", "filter_with": "MODEL"}
-    changes: dict[str, dict[str, Any]] = {name: {"metavar": metavar} for name, metavar in names.items()}
-    changes["price"] = {"type": _price, "nargs": None, "metavar": "IN[,OUT]"}
-    write_questions(**vars(parser_of(__doc__, write_questions, **changes).parse_args(argv)))
 
 
 def write_questions(
@@ -203,3 +195,6 @@ def _price(text: str) -> list[float]:
     if not (len(prices) in (1, 2) and all(0 <= price < 1e9 for price in prices)):
         raise argparse.ArgumentTypeError(f"{text!r} is no price per million tokens, such as 0.5 or 0.15,0.6")
     return prices
+
+
+main = main_of(__doc__, write_questions, price={"type": _price, "nargs": None, "metavar": "IN[,OUT]"})

@@ -2,12 +2,7 @@
 
 import pathlib
 
-from endx_jax.cli.parser import parser_of
-
-
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
-    merge(**vars(parser_of(__doc__, merge, positional=["models"], models={"metavar": "MODEL"}).parse_args(argv)))
+from endx_jax.cli.parser import main_of
 
 
 def merge(models: list[str], output: pathlib.Path, weights: list[float] | None = None) -> None:
@@ -23,3 +18,6 @@ def merge(models: list[str], output: pathlib.Path, weights: list[float] | None =
 
     merge_models(models, output, weights or ())
     say(f"{output} holds the mean of {len(models)} models; use it as --model={output}")
+
+
+main = main_of(__doc__, merge, positional=["models"], models={"metavar": "MODEL"})

@@ -12,6 +12,11 @@ from typing import Any
 from docstring_parser import DocstringStyle, parse
 
 
+def main_of(about: str, function: Callable, *further: Callable, **options: Any) -> Callable[[list[str]], Any]:
+    """Returns the `main` of a verb: it calls a function with the arguments of the command line: see `parser_of`."""
+    return lambda argv: function(**vars(parser_of(about, function, *further, **options).parse_args(argv)))
+
+
 def parser_of(
     about: str,
     function: Callable,

@@ -7,12 +7,7 @@ import logging
 import os
 import pathlib
 
-from endx_jax.cli.parser import parser_of
-
-
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
-    publish(**vars(parser_of(__doc__, publish).parse_args(argv)))
+from endx_jax.cli.parser import main_of
 
 
 def publish(index: pathlib.Path, to: str, collection: str) -> None:
@@ -43,3 +38,6 @@ def publish(index: pathlib.Path, to: str, collection: str) -> None:
         say(f"cut {done.cut:,} texts to {milvus.LARGEST:,} bytes, the limit of Milvus")
     if done.others:
         say(f"the collection contains {done.others:,} other texts")
+
+
+main = main_of(__doc__, publish)

@@ -6,13 +6,7 @@ The model of a run is exported for sentence-transformers. The login is that of `
 import pathlib
 import tempfile
 
-from endx_jax.cli.parser import parser_of
-
-
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
-    names = {"model": {"metavar": "FOLDER"}, "name": {"metavar": "OWNER/NAME"}}
-    upload(**vars(parser_of(__doc__, upload, positional=names, **names).parse_args(argv)))
+from endx_jax.cli.parser import main_of
 
 
 def upload(model: pathlib.Path, name: str, *, public: bool = False) -> None:
@@ -40,3 +34,7 @@ def upload(model: pathlib.Path, name: str, *, public: bool = False) -> None:
                 raise EndxError(f"{failure}; then push the folder that `endx export` writes") from None
         address = push(folder, name, private=not public)
     say(f"{model} is at {address}")
+
+
+NAMES = {"model": {"metavar": "FOLDER"}, "name": {"metavar": "OWNER/NAME"}}
+main = main_of(__doc__, upload, positional=NAMES, **NAMES)

@@ -14,7 +14,7 @@ from etils import epath
 
 from endx_jax import json_files
 from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag
-from endx_jax.cli.parser import parser_of
+from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, counted, printable
 from endx_jax.files import replacing
 from endx_jax.index.approximate import ENGINES, EXACT
@@ -29,11 +29,6 @@ Ask = Callable[[list[str]], "list[list[FoundDocument]]"]
 
 # Number of questions that are searched together, and of documents that are added together.
 TOGETHER = 1024
-
-
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
-    search(**vars(_parser().parse_args(argv)))
 
 
 def search(
@@ -206,19 +201,16 @@ def _note(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    groups = {
-        "questions in bulk": ("questions", "output", "format"),
-        "how to search": ("top", "mode", "where", "weight", "engine", "rerank", "rerank_top"),
-        "changes of the index": ("add", "delete"),
-    }
-    names = {"questions": "FILE", "output": "FILE", "top": "K", "where": "JSON", "rerank": "WORKDIR", "add": "FILE"}
-    changes: dict[str, dict[str, Any]] = {name: {"metavar": metavar} for name, metavar in names.items()}
-    changes |= {"engine": {"choices": (EXACT, *ENGINES)}}
-    changes |= {"delete": {"action": "append", "nargs": None, "metavar": "ID"}}
-    further = _add_reading, add_product_flag
-    return parser_of(__doc__, search, *further, positional=["question"], groups=groups, **changes)
+GROUPS = {
+    "questions in bulk": ("questions", "output", "format"),
+    "how to search": ("top", "mode", "where", "weight", "engine", "rerank", "rerank_top"),
+    "changes of the index": ("add", "delete"),
+}
+CHANGES = {"engine": {"choices": (EXACT, *ENGINES)}, "delete": {"action": "append", "nargs": None, "metavar": "ID"}}
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     add_corpus_flags(parser.add_argument_group("corpus of --add"))
+
+
+main = main_of(__doc__, search, _add_reading, add_product_flag, positional=["question"], groups=GROUPS, **CHANGES)

@@ -15,7 +15,7 @@ from etils import epath
 
 from endx_jax.buckets import url_of
 from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag
-from endx_jax.cli.parser import parser_of
+from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, RunInterrupted, install
 from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.serving.settings import Limits, ServingSettings
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 TOKEN = "ENDX_TOKEN"
 
 Path = str | os.PathLike  # empty for none
-
-
-def main(argv: list[str]) -> None:
-    """Runs the verb with the arguments of the command line."""
-    serve(**vars(_parser().parse_args(argv)))
 
 
 def serve(
@@ -162,13 +157,12 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _parser() -> argparse.ArgumentParser:
-    changes: dict[str, dict[str, Any]] = {"rerank": {"metavar": "WORKDIR"}, "engine": {"choices": (EXACT, *ENGINES)}}
-    return parser_of(__doc__, serve, add_corpus_flags, add_product_flag, _add_limits, **changes)
-
-
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     for field in dataclasses.fields(Limits):
         about = f"{field.metadata['doc']} [{field.default:,}]"
         option = f"--{field.name.replace('_', '-')}"
         parser.add_argument(option, type=type(field.default), default=field.default, help=about)
+
+
+ENGINE = {"choices": (EXACT, *ENGINES)}
+main = main_of(__doc__, serve, add_corpus_flags, add_product_flag, _add_limits, engine=ENGINE)

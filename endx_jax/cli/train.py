@@ -8,8 +8,6 @@ their values in CONFIG if it is given, else their defaults. Those that are chang
 """
 
 import argparse
-import functools
-import operator
 import pathlib
 import re
 import time
@@ -62,11 +60,17 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
     parser.add_argument("--workdir")
     options, rest = parser.parse_known_args(argv)
 
+    from flax.traverse_util import flatten_dict
+
     from endx_jax.experiment.config import agree_on_length
     from endx_jax.methods.config import load_config
 
     config = load_config(options.config or "")
-    _check_names(rest, config)
+    flat = flatten_dict(config.to_dict(), sep=".")
+    names = ["--config", "--workdir", *(f"--config.{name}" for name in flat)]
+    for flag in (argument.partition("=")[0] for argument in rest if argument.startswith("--")):
+        if re.sub("^--noconfig", "--config", flag) not in names:  # boolean settings may begin with `--noconfig`
+            raise EndxError(f"unknown setting {flag}{nearest(flag, names) or '; endx train --help lists them all'}")
     values, argv = flags.FlagValues(), ["endx train", *rest]
     config_flags.DEFINE_config_dict("config", config, "the recipe", flag_values=values, sys_argv=argv)
     try:
@@ -74,7 +78,7 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
     except flags.Error as failure:
         if not (given := re.match(r"flag --config\.(\S+?)=(.*?): ", str(failure), re.DOTALL)):
             raise EndxError(str(failure)) from None
-        expected = TYPES.get(type(functools.reduce(operator.getitem, given[1].split("."), config)), "a list")
+        expected = TYPES.get(type(flat[given[1]]), "a list")
         raise EndxError(f"--config.{given[1]} is {shown(given[2])}; it must be {expected}") from None
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
@@ -82,17 +86,6 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
     file, _, arguments = options.config.partition(":")
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return values.config, name, options.workdir or f"runs/{name}"
-
-
-def _check_names(argv: list[str], config: ConfigDict) -> None:
-    """Raises EndxError for a flag that is no setting of the config; boolean settings may begin with `--noconfig`."""
-    from flax.traverse_util import flatten_dict
-
-    names = ["--config", "--workdir", *(f"--config.{name}" for name in flatten_dict(config.to_dict(), sep="."))]
-    for argument in argv:
-        flag = argument.partition("=")[0]
-        if flag.startswith("--") and re.sub("^--noconfig", "--config", flag) not in names:
-            raise EndxError(f"unknown setting {flag}{nearest(flag, names) or '; endx train --help lists them all'}")
 
 
 def _help(argv: list[str]) -> str:

@@ -21,8 +21,6 @@ OTHERS = {
 # Languages without spaces between words, and Korean, whose words end in particles.
 BIGRAMS = ("japanese", "chinese", "korean", "thai", "lao", "khmer", "burmese")
 LANGUAGES = (*sorted({*LATIN, *OTHERS}), NONE)
-# Values of `data.language`.
-CHOICES = ("", *LANGUAGES)
 # Texts and characters of each that `detect` reads, and the least probability of another language than English.
 TEXTS, CHARACTERS, SURE = 512, 256, 0.5
 

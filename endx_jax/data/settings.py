@@ -4,10 +4,10 @@ import dataclasses
 from typing import NamedTuple
 
 from endx_jax.data.batches.sampler import Sources
-from endx_jax.data.languages import CHOICES
+from endx_jax.data.languages import LANGUAGES
 from endx_jax.data.sets import paragraphs
 from endx_jax.data.sets.splits import SPLITS
-from endx_jax.settings import check_choice, key, require
+from endx_jax.settings import check_bounds, key, require
 
 PARAGRAPHS = "paragraphs"
 POOLS = (*paragraphs.POOLS, PARAGRAPHS)
@@ -25,25 +25,6 @@ class TrainingSet(NamedTuple):
 
 
 INF = float("inf")
-# Least and largest values of settings; the special tokens of a text are two.
-RANGES: dict[str, tuple[float, float]] = {
-    "mixture_temperature": (0, 1e9),
-    "tokenizing_processes": (0, INF),
-    "question_length": (3, INF),
-    "answer_length": (3, INF),
-    "max_test_questions": (0, INF),
-    "max_train_pairs": (0, INF),
-    "group_size": (1, INF),
-    "hard_negatives": (-1, INF),
-    "reading_threads": (0, INF),
-}
-CHOSEN_FROM = {
-    "held_out_by": SPLITS,
-    "pool": ("", *POOLS),
-    "format": ("", DOCUMENTS),
-    "language": CHOICES,
-    "mixture_batches": (MIXED, ONE_SET),
-}
 # Settings of which only one may be set.
 EXCLUSIVE = (("format", "merge"), ("format", "tokens"), ("merge", "test_path"), ("mixture", "max_train_pairs"))
 
@@ -64,12 +45,14 @@ class DataSettings:
         "Retrieval unit for reading-comprehension data: `answers` (sentences that answer a question), `sentences` "
         "(all sentences; both as in ReQA) or `paragraphs` (whole paragraphs, with equal questions kept apart, as in "
         "RR). Empty: whole paragraphs, with equal questions merged.",
+        choices=POOLS,
     )
     format: str = key(
         "",
         "Format of `path`: empty to detect it, or `documents`, a corpus as `endx encode` reads, for a method that "
         "needs no answers (embedding_distillation). `answer_column` is then the column of the text. Empty: `text` or a "
         "name that other tools use.",
+        choices=(DOCUMENTS,),
     )
     mixture: tuple[tuple[str | float, ...], ...] = key(
         (),
@@ -81,11 +64,14 @@ class DataSettings:
         0.0,
         "Temperature T of the sizes of mixed sets: the share of a set of n pairs is proportional to weight * n^(1/T), "
         "so 1 draws in proportion to size and larger values more equally. 0: the weights alone.",
+        least=0,
+        most=1e9,
     )
     mixture_batches: str = key(
         MIXED,
         "Sets in a batch of a mixture: `mixed`, or `one_set`, all pairs of a batch from one set, so that negatives are "
         "from the same set.",
+        choices=(MIXED, ONE_SET),
     )
     tokens: str = key(
         "",
@@ -94,7 +80,7 @@ class DataSettings:
         changes_results=False,
     )
     tokenizing_processes: int = key(
-        0, "Processes that tokenize files into `tokens`. 0: one for each CPU.", changes_results=False
+        0, "Processes that tokenize files into `tokens`. 0: one for each CPU.", changes_results=False, least=0
     )
     split: str = key("train", "Split to train on, of a folder with several.")
     merge: bool = key(
@@ -121,31 +107,35 @@ class DataSettings:
         "",
         "Language of the texts, by which BM25 splits them into words, such as `german`. Empty: detected; `none`: "
         "words are not stemmed.",
+        choices=LANGUAGES,
         changes_results=False,
     )
-    question_length: int = key(64, "Maximum tokens of a question, special tokens included.")
-    answer_length: int = key(256, "Maximum tokens of an answer, special tokens included.")
+    question_length: int = key(64, "Maximum tokens of a question, the two special tokens included.", least=3)
+    answer_length: int = key(256, "Maximum tokens of an answer, the two special tokens included.", least=3)
     validation_fraction: float = key(0.05, "Share of the questions held out for validation, in [0, 1).")
     test_fraction: float = key(0.1, "Share of the questions held out for testing, in [0, 1). Unused with `test_path`.")
     held_out_by: str = key(
         "answers",
-        f"What is held out: one of {', '.join(SPLITS)}. answers: answers, or groups such as articles, with all their "
-        "questions. questions: single questions, whose answers may be in the train set (ENDX, RR).",
+        "What is held out. answers: answers, or groups such as articles, with all their questions. questions: single "
+        "questions, whose answers may be in the train set (ENDX, RR).",
+        choices=SPLITS,
     )
-    max_test_questions: int = key(0, "Maximum test questions; the pool contains only their answers. 0: all.")
-    max_train_pairs: int = key(0, "Maximum training pairs. 0: all.")
+    max_test_questions: int = key(0, "Maximum test questions; the pool contains only their answers. 0: all.", least=0)
+    max_train_pairs: int = key(0, "Maximum training pairs. 0: all.", least=0)
     group_size: int = key(
         1,
         "Pairs drawn together from one group, such as an article, so that a batch holds harder negatives. 1: pairs "
         "are drawn one by one.",
+        least=1,
     )
     hard_negatives: int = key(
         -1,
         "Hard negatives per question in each batch (K), drawn from those in the data. -1: 1 if the data has some, as "
         "triplets do, `pool` is empty, and the method takes them; else 0.",
+        least=0,
         auto=-1,
     )
-    reading_threads: int = key(2, "Threads that prepare batches ahead.", changes_results=False)
+    reading_threads: int = key(2, "Threads that prepare batches ahead.", changes_results=False, least=0)
     cache: str = key(
         "~/.cache/endx_jax/data",
         "Folder of cached vectors of frozen encoders, and of `docstrings` pairs, with `$XDG_CACHE_HOME`, where set, in "
@@ -154,11 +144,7 @@ class DataSettings:
     )
 
     def __post_init__(self):
-        for name, (least, most) in RANGES.items():
-            value, upper = getattr(self, name), f", and at most {most:g}" * (most < INF)
-            require(least <= value <= most, f"data.{name} is {value}; it must be at least {least:g}{upper}")
-        for name, choices in CHOSEN_FROM.items():
-            check_choice(f"data.{name}", getattr(self, name), choices)
+        check_bounds(self, "data")
         for name, other in EXCLUSIVE:
             both = getattr(self, name) and getattr(self, other)
             require(not both, f"data.{name} can't be used with data.{other}; leave one empty")

@@ -12,7 +12,7 @@ from endx_jax.data.formats import row_files, text_files
 from endx_jax.errors import EndxError, counted, nearest
 from endx_jax.experiment.config import config_changes
 from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config
-from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, Difference, mean_over_sets, paired_difference
+from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, mean_over_sets, paired_difference
 from endx_jax.ranking.evaluate import NDCG
 from endx_jax.ranking.results import SETS, aligned, pool_folder, read_results
 from endx_jax.ranking.trec import QRELS, RUN, encoded, measure_run, read_qrels, read_run
@@ -49,15 +49,11 @@ class SystemResults:
     @property
     def clusters(self) -> tuple[str, ...]:
         """Cluster of each question: its subject, or its answer if there are fewer than `FEWEST` subjects."""
-        return self.groups if len(set(self.groups)) >= FEWEST else self.answers or self.groups
+        return _clusters(self.groups, self.answers)
 
-    def of_sets(self) -> dict[str, "SystemResults"]:
-        """Returns the results on each set of a suite."""
-        ends = np.cumsum([0, *self.sets.values()]).tolist()
-        return {
-            name: dataclasses.replace(_select(self, range(start, stop), self.metrics), candidates=None, sets={})
-            for name, start, stop in zip(self.sets, ends, ends[1:], strict=False)
-        }
+    def columns(self, metrics: Sequence[str]) -> np.ndarray:
+        """Returns the values of some metrics, [Q, len(metrics)]."""
+        return self.values[:, [self.metrics.index(name) for name in metrics]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -65,72 +61,47 @@ class Comparison:
     """Comparison of two systems on the questions and metrics that they share.
 
     Attributes:
-      first: results of the first system.
-      second: results of the second system, with the questions and metrics in the order of the first.
-      differences: difference (second minus first) in each metric.
-      sets: comparisons on the sets of a suite.
-      clustered: true if `SystemResults.clusters` were resampled and swapped, false if single questions were.
+      first: name of the first system.
+      second: name of the second system.
+      questions: number of questions.
+      rows: an entry per metric: means, difference (second minus first), interval, p-value, numbers of better and worse
+        questions. For a suite, means are over its sets, each of which counts once. Interval and p-value are None if
+        there are fewer than `FEWEST` questions, or groups of them.
+      sets: such rows of each set of a suite.
+      groups: number of clusters of questions that were resampled and swapped; 0 if single questions were.
       notes: lines below the table: on TREC runs, and on settings of the runs that differ.
     """
 
-    first: SystemResults
-    second: SystemResults
-    differences: list[Difference]
-    sets: Mapping[str, "Comparison"] = dataclasses.field(default_factory=dict)
-    clustered: bool = False
+    first: str
+    second: str
+    questions: int
+    rows: list[dict]
+    sets: Mapping[str, list[dict]]
+    groups: int = 0
     notes: tuple[str, ...] = ()
-
-    @property
-    def enough(self) -> bool:
-        """True if there are `FEWEST` questions, or groups of them, for an interval and a p-value."""
-        return len(set(self.first.clusters) if self.clustered else self.first.question_ids) >= FEWEST
-
-    def rows(self) -> list[dict]:
-        """Returns one entry per metric: means, difference, interval, p-value, numbers of better and worse questions.
-
-        For a suite, they are means over its sets, each of which counts once.
-        Interval and p-value are None if there are too few questions (`enough`).
-        """
-        first, second = self.first.values, self.second.values
-        means = [mean_over_sets(values, list(self.first.sets.values())).tolist() for values in (first, second)]
-        return [
-            {
-                "measure": name,
-                "first": means[0][n],
-                "second": means[1][n],
-                "difference": difference.mean,
-                "low": difference.low if self.enough else None,
-                "high": difference.high if self.enough else None,
-                "p": difference.p if self.enough else None,
-                "better": int((second[:, n] > first[:, n]).sum()),
-                "worse": int((second[:, n] < first[:, n]).sum()),
-            }
-            for n, (name, difference) in enumerate(zip(self.first.metrics, self.differences, strict=True))
-        ]
 
     def as_dict(self) -> dict:
         """Returns the comparison as a dictionary for a JSON file."""
-        about = {"first": self.first.name, "second": self.second.name, "questions": len(self.first.question_ids)}
-        sets = {"sets": {name: comparison.rows() for name, comparison in self.sets.items()}} if self.sets else {}
-        drawn = {"draws": DRAWS, "confidence": CONFIDENCE, "clustered": self.clustered}
-        return {**about, **drawn, "measures": self.rows(), **sets}
+        about = {"first": self.first, "second": self.second, "questions": self.questions}
+        drawn = {"draws": DRAWS, "confidence": CONFIDENCE, "clustered": bool(self.groups)}
+        return {**about, **drawn, "measures": self.rows, **({"sets": self.sets} if self.sets else {})}
 
     def __repr__(self) -> str:
         """Returns a table with one line per metric, for a suite also one with a line per set, a legend and notes."""
         of_suite = f" in {len(self.sets)} sets" if self.sets else ""
-        unit = f"{len(set(self.first.clusters)):,} groups of questions" if self.clustered else "questions"
+        unit = f"{self.groups:,} groups of questions" if self.groups else "questions"
         return "\n".join(
             [
-                f"first:  {self.first.name}",
-                f"second: {self.second.name}",
-                f"{counted(len(self.first.question_ids), 'question')}{of_suite}, the same for both",
+                f"first:  {self.first}",
+                f"second: {self.second}",
+                f"{counted(self.questions, 'question')}{of_suite}, the same for both",
                 "",
-                *self._lines("measure", {row["measure"]: row for row in self.rows()}),
+                *_lines("measure", {row["measure"]: row for row in self.rows}),
                 "",
                 *self._lines_of_sets(),
-                f"interval: paired bootstrap over {unit}; p: paired randomisation test; {DRAWS:,} draws."
-                if self.enough
-                else f"fewer than {FEWEST} {'groups of ' * self.clustered}questions: no interval and no p-value",
+                f"fewer than {FEWEST} {'groups of ' * bool(self.groups)}questions: no interval and no p-value"
+                if self.rows[0]["p"] is None
+                else f"interval: paired bootstrap over {unit}; p: paired randomisation test; {DRAWS:,} draws.",
                 "better, worse: questions on which the second system scores higher, or lower, than the first.",
                 *self.notes,
             ]
@@ -140,21 +111,21 @@ class Comparison:
         """Returns a table of the sets of a suite by nDCG@10, or by the first metric; none for a single set."""
         if not self.sets:
             return []
-        metric = NDCG if NDCG in self.first.metrics else self.first.metrics[0]
-        rows = {name: part.rows()[self.first.metrics.index(metric)] for name, part in self.sets.items()}
+        metrics = [row["measure"] for row in self.rows]
+        metric = NDCG if NDCG in metrics else metrics[0]
+        rows = {name: of_set[metrics.index(metric)] for name, of_set in self.sets.items()}
         note = "The measures above are means over sets, each of which counts once; questions are resampled within sets."
-        return [f"{metric} of each set:", *self._lines("set", rows), "", note]
+        return [f"{metric} of each set:", *_lines("set", rows), "", note]
 
-    def _lines(self, title: str, rows: Mapping[str, dict]) -> list[str]:
-        lines = [[title, "first", "second", "difference", f"{CONFIDENCE:.0%} interval", "p", "better", "worse"]]
-        for name, row in rows.items():
-            enough = row["p"] is not None
-            interval = f"{row['low']:+.4f} to {row['high']:+.4f}" if enough else "-"
-            p = f"{row['p']:.4f}" if enough else "-"
-            means = [f"{row[side]:.4f}" for side in ("first", "second")]
-            counts = [f"{row[side]:,}" for side in ("better", "worse")]
-            lines.append([name, *means, f"{row['difference']:+.4f}", interval, p, *counts])
-        return aligned(lines)
+
+def _lines(title: str, rows: Mapping[str, dict]) -> list[str]:
+    lines = [[title, "first", "second", "difference", f"{CONFIDENCE:.0%} interval", "p", "better", "worse"]]
+    for name, row in rows.items():
+        means, counts = (f"{row['first']:.4f}", f"{row['second']:.4f}"), (f"{row['better']:,}", f"{row['worse']:,}")
+        enough = row["p"] is not None
+        tested = (f"{row['low']:+.4f} to {row['high']:+.4f}", f"{row['p']:.4f}") if enough else ("-", "-")
+        lines.append([name, *means, f"{row['difference']:+.4f}", *tested, *counts])
+    return aligned(lines)
 
 
 def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = "") -> SystemResults:
@@ -259,13 +230,12 @@ def _read_suite(run: pathlib.Path, names: Sequence[object], system: str, pool: s
         results[name] = read_per_question(run / name, system, pool)
     first = next(iter(results.values()))
     metrics = [metric for metric in first.metrics if all(metric in part.metrics for part in results.values())]
-    parts = [_select(part, range(len(part.question_ids)), metrics) for part in results.values()]
     return SystemResults(
         f"{run}, {system}" + (f", pool {pool}" if pool else ""),
         tuple(f"{name}/{question}" for name, part in results.items() for question in part.question_ids),
         tuple(metrics),
-        np.concatenate([part.values for part in parts]),
-        sum(part.candidates or 0 for part in parts) or None,
+        np.concatenate([part.columns(metrics) for part in results.values()]),
+        sum(part.candidates or 0 for part in results.values()) or None,
         {name: len(part.question_ids) for name, part in results.items()},
         *(_prefixed({name: getattr(part, kind) for name, part in results.items()}) for kind in ("groups", "answers")),
     )
@@ -301,14 +271,36 @@ def compare_systems(first: SystemResults, second: SystemResults, *, clustered: b
     if not metrics:
         raise EndxError(f"{first.name} and {second.name} have no common metric: evaluate both again")
     row_of = {name: row for row, name in enumerate(second.question_ids)}
-    a = _select(first, range(len(first.question_ids)), metrics)
-    b = _select(second, [row_of[name] for name in first.question_ids], metrics)
-    sizes = list(a.sets.values())
-    clusters = a.clusters if clustered else ()
-    differences = paired_difference(a.values, b.values, sizes=sizes, clusters=clusters)
-    others = dataclasses.replace(b, sets=a.sets).of_sets()
-    sets = {name: compare_systems(part, others[name], clustered=clustered) for name, part in a.of_sets().items()}
-    return Comparison(a, b, differences, sets, clustered)
+    order = [row_of[name] for name in first.question_ids]
+    values = first.columns(metrics), second.columns(metrics)[order]
+    sizes, sets = [*first.sets.values()], {}
+    ends = np.cumsum([0, *sizes]).tolist()
+    for name, part in zip(first.sets, map(slice, ends, ends[1:]), strict=True):
+        of_set = _clusters(first.groups[part], first.answers[part]) if clustered else ()
+        sets[name] = _rows(metrics, values[0][part], values[1][part], of_set)
+    clusters = first.clusters if clustered else ()
+    rows = _rows(metrics, *values, clusters, sizes)
+    return Comparison(first.name, second.name, len(order), rows, sets, len(set(clusters)))
+
+
+def _rows(
+    metrics: Sequence[str], first: np.ndarray, second: np.ndarray, clusters: Sequence[str], sizes: Sequence[int] = ()
+) -> list[dict]:
+    """Compares values [Q, M] of M metrics: see `Comparison.rows`."""
+    enough = (len(set(clusters)) or len(first)) >= FEWEST
+    differences = paired_difference(first, second, sizes=sizes, clusters=clusters)
+    means = (mean_over_sets(values, sizes).tolist() for values in (first, second))
+    counts = (better.sum(axis=0).tolist() for better in (second > first, second < first))
+    return [
+        {"measure": name, "first": before, "second": after, "difference": found.mean}
+        | {key: getattr(found, key) if enough else None for key in ("low", "high", "p")}
+        | {"better": better, "worse": worse}
+        for name, before, after, found, better, worse in zip(metrics, *means, differences, *counts, strict=True)
+    ]
+
+
+def _clusters(groups: tuple[str, ...], answers: tuple[str, ...]) -> tuple[str, ...]:
+    return groups if len(set(groups)) >= FEWEST else answers or groups
 
 
 def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
@@ -318,18 +310,6 @@ def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
         for run in (first.absolute(), second.absolute())
     ]
     return config_changes(*(read_config(home) for home in homes if home)) if all(homes) else []
-
-
-def _select(results: SystemResults, rows: Sequence[int], metrics: Sequence[str]) -> SystemResults:
-    columns = [results.metrics.index(name) for name in metrics]
-    return dataclasses.replace(
-        results,
-        question_ids=tuple(results.question_ids[row] for row in rows),
-        metrics=tuple(metrics),
-        values=results.values[np.ix_(list(rows), columns)],
-        groups=tuple(results.groups[row] for row in rows) if results.groups else (),
-        answers=tuple(results.answers[row] for row in rows) if results.answers else (),
-    )
 
 
 def _read(file: pathlib.Path, name: str, candidates: int | None) -> SystemResults:

@@ -10,7 +10,7 @@ import jax
 
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
-from endx_jax.experiment.step_memory import StepMemory, read_choice, write_choice
+from endx_jax.experiment.step_memory import StepMemory
 from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.parallel.agreement import check_equal
 from endx_jax.parallel.console import say, working
@@ -25,7 +25,7 @@ def compile_and_restore(plan: TrainPlan, checkpoints: Checkpoints | None = None)
     """Compiles the step, and creates or restores the state.
 
     If settings leave a choice of chunks and rematerialisation, the step is compiled until one fits into memory: see
-    `step_memory.first_that_fits`. On accelerators a later run with the same settings and devices reads the choice.
+    `step_memory.first_that_fits`.
 
     Args:
       plan: plan of the run.
@@ -37,15 +37,10 @@ def compile_and_restore(plan: TrainPlan, checkpoints: Checkpoints | None = None)
     Raises:
       EndxError: the step needs more memory than is free.
     """
-    model, memory, folder = plan.model, plan.memory, plan.settings.train.compilation_cache
+    model, memory = plan.model, plan.memory
     if not plan.is_asked:
         _check_fits(plan, plan.expected_peak)
     say(f"memory: expected peak {gigabytes(plan.expected_peak)} of {gigabytes(memory.total)} free")
-    key = plan.key() if folder and plan.is_asked else ""
-    choice = read_choice(folder, key) if key else None
-    if choice in plan.choices:
-        assert choice is not None
-        plan = dataclasses.replace(plan, choice=choice, choices=(choice,))
 
     def load() -> TrainState:
         start = checkpoints.latest_step if checkpoints else None
@@ -63,8 +58,6 @@ def compile_and_restore(plan: TrainPlan, checkpoints: Checkpoints | None = None)
     trim()
     check_equal(lambda: {"choice of chunks": str(plan.choice)})
     _check_fits(plan, memory.peak(step.bytes()))
-    if key:
-        write_choice(folder, key, plan.choice)
     return plan, state, step
 
 

@@ -9,14 +9,12 @@ import shlex
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import numpy as np
-
 from endx_jax import json_files
 from endx_jax.data.formats import Data, row_files, text_files
 from endx_jax.data.formats.columns import LABEL
 from endx_jax.data.formats.tables import COLUMNS, ColumnParser
 from endx_jax.data.sets.examples import Example, texts_of
-from endx_jax.data.sets.records import Pools, RetrievalSet, known_questions, questions_by_candidate
+from endx_jax.data.sets.records import Pools, RetrievalSet, questions_by_candidate
 from endx_jax.data.sets.splits import limit_questions, take
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_data, parted
@@ -25,14 +23,11 @@ from endx_jax.errors import EndxError, counted, printable
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.methods.evaluation import UNTRAINED, UNTRAINED_HYBRID
 from endx_jax.metrics.significance import FEWEST, questions_needed
-from endx_jax.ranking.evaluate import evaluate_set
 from endx_jax.ranking.hybrid import default_hybrid
 from endx_jax.ranking.results import report
-from endx_jax.ranking.search import best_of_groups
-from endx_jax.ranking.systems import dense_scores
 
-# Most questions that are ranked, answers in their pool, and known questions of these answers: encoded in seconds.
-RANKED, POOL, KNOWN = 300, 1000, 2000
+# Most questions that are ranked, and answers in their pool: encoded in seconds.
+RANKED, POOL = 300, 1000
 WORTH_TRAINING = 100  # with fewer pairs, the page suggests search without training
 TOKENIZED = 10_000  # texts of a side whose tokens are counted at most
 GAINS = (0.02, 0.05, 0.1)
@@ -58,8 +53,7 @@ class DataCheck:
     Attributes:
       counts: numbers of `questions`, `answers`, `pairs`, and of questions in `train`, `validation` and `test`.
       findings: problems for training or evaluation, one line each.
-      metrics: metrics of `bm25`, of the `untrained` model, of both (`untrained hybrid`), and of the model with `known`
-        questions, by system.
+      metrics: metrics of `bm25`, of the `untrained` model, and of both (`untrained hybrid`), by system.
       needed: number of held-out questions that show a gain of MRR, by gain: see `questions_needed`.
       next: the command to run next.
       page: the text that is shown.
@@ -214,21 +208,7 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
         some = take(records, RANKED)
     pools = Pools({"all": some})
     hybrid = default_hybrid(cosine=model.cosine)
-    results, (dense,) = report(pools, {UNTRAINED: model.comparable}, fused=UNTRAINED_HYBRID, hybrid=hybrid)
-    asked = known_questions(some.candidates, [records])
-    most = max(2, KNOWN // len(asked))
-    pairs = ((candidate, text) for candidate, texts in enumerate(asked) for text in texts[:most])
-    owners, known = zip(*pairs, strict=True)
-    if len({*owners}) < len(owners):  # some candidate has several questions
-        scores = np.array(dense_scores(dense.questions, model.comparable("question", known))(0, len(some.questions)))
-        rows = {question: row for row, question in enumerate(some.questions)}
-        for column, row in enumerate(map(rows.get, known)):
-            if row is not None:
-                scores[row, column] = -np.inf
-        own_scores = dense_scores(dense.questions, dense.candidates)(0, len(some.questions))
-        raised = np.maximum(own_scores, best_of_groups(scores, np.array(owners), len(some.candidates)))
-        results.add("known", {"all": evaluate_set(lambda start, stop: raised[start:stop], some)})
-        results.notes.append("known: an answer's score is the best of its own and those of its other questions")
+    results, _ = report(pools, {UNTRAINED: model.comparable}, fused=UNTRAINED_HYBRID, hybrid=hybrid)
     evaluations = results.evaluations["all"]
     total = f" of {len(records.questions):,}" * (len(some.questions) < len(records.questions))
     heading = (

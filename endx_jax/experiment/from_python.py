@@ -2,13 +2,12 @@
 
 import contextlib
 import functools
-import operator
 import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from endx_jax.buckets import read_bytes, remove, url_of, write_bytes
 from endx_jax.errors import EndxError, nearest
@@ -63,14 +62,12 @@ def train(
     rows, folder = rows_of(pairs), url_of(workdir) or expanded(workdir)
     file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
-    tree, values = resolve(chosen).as_dict(), {**(settings or {}), "data.path": file}
-    names = [*flatten_dict(tree, sep=".")]
+    flat, values = flatten_dict(resolve(chosen).as_dict(), sep="."), {**(settings or {}), "data.path": file}
     for setting, value in values.items():
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if setting not in names:
-            raise EndxError(f"unknown setting {setting!r}{nearest(setting, names)}; endx train --help lists them all")
-        *sections, key = setting.split(".")
-        functools.reduce(operator.getitem, sections, tree)[key] = value
+        if setting not in flat:
+            raise EndxError(f"unknown setting {setting!r}{nearest(setting, flat)}; endx train --help lists them all")
+        flat[setting] = os.fspath(value) if isinstance(value, os.PathLike) else value
+    tree = unflatten_dict(flat, sep=".")
     agree_on_length(tree["train"], values)
     resolve(tree)
     shown = contextlib.nullcontext() if verbose else silenced()

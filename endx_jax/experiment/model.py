@@ -3,9 +3,9 @@
 import dataclasses
 import functools
 import hashlib
-import pathlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.traverse_util
@@ -195,57 +195,60 @@ def with_remat(model: DualEncoder, remat: str) -> DualEncoder:
     return dataclasses.replace(model, **changed)
 
 
-def read_sources(settings: Settings) -> dict[str, pretrained.PretrainedEncoder]:
+def read_sources(
+    settings: Settings,
+    folders: Mapping[str, Any] | None = None,
+    readers: Sequence[Callable] = (pretrained.load_encoder, pretrained.load_tokens),
+) -> dict[str, pretrained.PretrainedEncoder]:
     """Reads the descriptions of the pretrained encoders by side.
+
+    Args:
+      settings: settings of the run.
+      folders: folders by side; None for those that the settings name.
+      readers: functions that describe an encoder, and the token table below a new encoder, by name.
 
     Raises:
       EndxError: an encoder is missing or not supported.
     """
-    read = pretrained.load_tokens if settings.model.encoder else pretrained.load_encoder
-    question = read(settings.model.pretrained)
-    answer = read(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
-    return {"question": question, "answer": answer}
+    given, read = settings.model, functools.cache(readers[bool(settings.model.encoder)])
+    names = folders or {"question": given.pretrained, "answer": given.answer_pretrained or given.pretrained}
+    return {side: read(os.fspath(name)) for side, name in names.items()}
 
 
-def read_processors(
-    settings: Settings,
-    sources: Mapping[str, pretrained.PretrainedEncoder],
-    prompts: Mapping[str, str],
-    folders: Mapping[str, pathlib.Path] | None = None,
-) -> dict[str, TextProcessor]:
-    """Reads the text processors by side.
+def read_encoders(
+    settings: Settings, folders: Mapping[str, Any] | None = None
+) -> tuple[dict[str, pretrained.PretrainedEncoder], dict[str, TextProcessor]]:
+    """Reads the descriptions of the pretrained encoders and the text processors by side.
 
     Args:
-      settings: settings of the run, of which only lengths and new encoders count.
-      sources: pretrained encoders by side.
-      prompts: prompts by side.
-      folders: folders of the tokenizers by side; None for those of the encoders.
+      settings: settings of the run; with `folders`, final ones.
+      folders: for a finished run, folders by side of its tokenizers and, unless it trains adapters, of its encoders;
+        None for those that the settings name.
 
     Raises:
-      EndxError: a tokenizer is missing or does not match its encoder, or a length exceeds an encoder's positions.
+      EndxError: an encoder or a tokenizer is missing, they do not match, an encoder is not supported, or a length
+        exceeds its positions.
     """
-    folders = folders or {side: source.folder for side, source in sources.items()}
-    lengths = {side: checked_length(settings, side, source) for side, source in sources.items()}
-    return text_processors(sources, folders, {side: TextOptions(lengths[side], prompts[side]) for side in SIDES})
+    sources = read_sources(settings, None if settings.model.lora.rank else folders)
+    chosen = prompts(settings.model, sources)
+    if folders:
+        chosen = {side: getattr(settings.model, f"{side}_prompt") for side in SIDES}
+    options = {side: TextOptions(checked_length(settings, side, sources[side]), chosen[side]) for side in SIDES}
+    return sources, text_processors(sources, folders or {side: one.folder for side, one in sources.items()}, options)
 
 
 def build_model(settings: Settings) -> Model:
     """Builds the model for settings that may not be final, without training data.
 
     Raises:
-      EndxError: as `read_sources` and `read_processors`, or the method can't train such towers.
+      EndxError: as `read_encoders`, or the method can't train such towers.
     """
-    sources = read_sources(settings)
-    processors = read_processors(settings, sources, prompts(settings.model, sources))
+    sources, processors = read_encoders(settings)
     return Model(finalize(settings, sources), sources, processors)
 
 
 def checked_length(settings: Settings, side: str, source: pretrained.PretrainedEncoder) -> int:
-    """Returns the maximum length of a side's texts in tokens.
-
-    Raises:
-      EndxError: the encoder has fewer positions.
-    """
+    """Returns the maximum length of a side's texts in tokens; raises EndxError if the encoder has fewer positions."""
     length, positions = getattr(settings.data, f"{side}_length"), encoder_config(settings.model, source).positions
     if positions is not None and length > positions:
         raise EndxError(f"data.{side}_length is {length}, more than the {positions} positions of {source.folder}")

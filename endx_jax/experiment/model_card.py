@@ -242,7 +242,7 @@ def _table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], Mapping[str,
 def _checkpoints(subject: Subject, settings: Settings | None) -> list[str]:
     """Names the initial weights: hub ids if known, else folder names."""
     names = [settings.model.pretrained, settings.model.answer_pretrained] if settings else [subject.loaded_from]
-    ids = [PUBLISHED[name].hub_id if name in PUBLISHED else _public(name) for name in names if name]
+    ids = [PUBLISHED.get(name) or _public(name) for name in names if name]
     return list(dict.fromkeys(ids))
 
 

@@ -4,7 +4,6 @@ One file without scripts and without links to elsewhere, so that it opens offlin
 """
 
 import html
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from endx_jax.methods.evaluation import UNTRAINED, UNTRAINED_HYBRID
 from endx_jax.ranking.results import Results
-from endx_jax.training.metric_log import FILE
+from endx_jax.training.metric_log import FILE, read_metrics
 
 # Questions of each list, and characters of a text that are shown.
 LISTED, SHOWN = 10, 300
@@ -34,7 +33,7 @@ def results_page(results: Results, workdir: pathlib.Path, measure: str) -> str:
       workdir: its folder, with `metrics.jsonl`.
       measure: the measure whose validation values are drawn.
     """
-    lines = [json.loads(line) for line in (workdir / FILE).read_text().splitlines()]
+    lines = read_metrics(workdir / FILE)
     curves = {
         "loss of the training batches": "loss",
         f"validation questions, {measure}": f"validation/{measure}",

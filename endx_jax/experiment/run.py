@@ -29,10 +29,10 @@ from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.compile_step import compile_and_restore
-from endx_jax.experiment.config import Settings, resolve
+from endx_jax.experiment.config import resolve
 from endx_jax.experiment.data import ensure_prepared, read_sets
-from endx_jax.experiment.finalize import finalize, prompts
-from endx_jax.experiment.model import Model, read_processors, read_sources
+from endx_jax.experiment.finalize import finalize
+from endx_jax.experiment.model import Model, read_encoders
 from endx_jax.experiment.prepared_run import Run, log_summary
 from endx_jax.experiment.results_page import results_page
 from endx_jax.experiment.run_index import index_writer
@@ -68,9 +68,6 @@ from endx_jax.training.preemption import Preemption
 
 Validate = Callable[[dict], dict[str, float]]
 
-# Largest share of a run's time that the encoding of answers outside the evaluated pool may take.
-SHARE = 0.1
-
 
 def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
     """Trains and evaluates a model; resumes the run in the workdir if there is one.
@@ -80,8 +77,8 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
       workdir: the run's folder, local or `gs://BUCKET/PATH`; the README lists its files.
 
     Returns:
-      The final results; None if the run stopped at `train.stop_at_step`, if there are no test questions, or if the
-      workdir already holds this run, trained and evaluated.
+      The final results, without an evaluation if there are no test questions; None if the run stopped at
+      `train.stop_at_step`, or if the workdir already holds this run, trained and evaluated.
 
     Raises:
       EndxError: settings or data are invalid, another run uses the workdir, or the disk is full.
@@ -107,17 +104,7 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
             steps = run.plan.steps
             say(f"stopped at step {reached} of {steps}; run the same command without train.stop_at_step to resume")
             return None
-        # If a share was to be held out, there were too few questions; their answers are indexed all the same.
-        held_out = run.settings.data.test_fraction and run.model.method.embeds
-        if not run.data.test.questions and not held_out:
-            say(
-                "no test questions, so nothing is ranked or indexed; to do either: endx evaluate "
-                f"--workdir={folder} --data=FILE, or endx encode --workdir={folder} --corpus=FILE --output=INDEX"
-            )
-            if served and not served.untrained:  # which `_save_model` says
-                say(str(served))
-            return None
-        return _report(run, evaluator, params, step, served, began, validate if run.sets else None)
+        return _report(run, evaluator, params, step, served, validate if run.sets else None)
 
 
 def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
@@ -154,7 +141,7 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     paths = [source.path for source in settings.data.sets]
     ensure_prepared([*paths, settings.data.test_path, *settings.evaluation.sets])
     sets = read_sets(settings.evaluation, settings.data)
-    (sources, processors), data = _all_of(lambda: _read_encoders(settings), lambda: read_splits(settings.data))
+    (sources, processors), data = _all_of(lambda: read_encoders(settings), lambda: read_splits(settings.data))
     most, store = settings.data.max_train_pairs, None
     used = data.train.first(most) if most and not settings.data.tokens else data.train
     if settings.data.tokens:
@@ -201,12 +188,6 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         pairs = method.annotate(pairs, used, settings, mesh)
     plan = plan_training(model, mesh, pairs, measure())
     return Run(workdir, settings, data, sets, training, model, encoder, plan)
-
-
-def _read_encoders(settings: Settings) -> tuple[Mapping, Mapping]:
-    """Returns the pretrained encoders and the text processors by side."""
-    sources = read_sources(settings)
-    return sources, read_processors(settings, sources, prompts(settings.model, sources))
 
 
 def _all_of(*tasks: Callable[[], Any]) -> list:
@@ -355,7 +336,6 @@ def _report(
     params: dict,
     step: int,
     served: Served | None,
-    began: float,
     validate: Validate | None,
 ) -> Results:
     """Evaluates the parameters of a step on the test set; writes and prints the results; indexes the answers."""
@@ -366,26 +346,22 @@ def _report(
     primary = test.primary
     if primary.questions:
         say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
+    else:
+        say(f"no test questions, so nothing is ranked; to do so: endx evaluate --workdir={run.workdir} --data=FILE")
     about: dict[str, Any] = {
         "dataset": settings.data.test_path or settings.data.path,
         "split": "test",
         "hybrid": served and served.hybrid,
     }
     results, _ = report(test, {}, reverse=settings.evaluation.reverse, **about)
-    reporting = time.perf_counter()
     towers = served.towers if served else {}
     dense = None
     if primary.questions:
         dense = evaluator.report(results, params, (lambda: run.untrained) if settings.evaluation.untrained else None)
     if served and (served.untrained or not primary.questions):
-        texts = zip(SIDES, (primary.questions, primary.candidates), strict=True)
-        questions, candidates = (run.encoder(towers, *of_side) for of_side in texts)
-        dense = DenseResult({}, questions, candidates)
-    write_index = None
-    if dense is not None:
-        now, encoded = time.perf_counter(), len(primary.questions) + len(primary.candidates)
-        most = encoded / (now - reporting) * SHARE * (now - began)
-        write_index = index_writer(run, towers, step, results, dense, most)
+        encoder = run.encoder if primary.questions else model.text_encoder(run.plan.mesh)  # which encodes no texts too
+        dense = DenseResult({}, *map(encoder, (towers,) * 2, SIDES, (primary.questions, primary.candidates)))
+    write_index = None if dense is None else index_writer(run, towers, step, results, dense)
     if best := best_validation(run.workdir, settings.evaluation.metric):
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(run.untrained) if validate and ranked else None)

@@ -20,14 +20,15 @@ from endx_jax.experiment.workdir import INDEX
 from endx_jax.index.index import write_index
 from endx_jax.index.index_file import metric_of
 from endx_jax.inference.maxsim import pooled
-from endx_jax.parallel.agreement import broadcast
+from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.ranking.evaluate import evaluate_set
 from endx_jax.ranking.results import Results
 from endx_jax.ranking.systems import DenseResult, dense_scores
 
-# Number of answers that are always indexed, since the measured rate of a small evaluation is mostly compilation.
-FEW = 2000
+# Number of answers that are always indexed, and of all answers the largest share of training's work for their encoding.
+# A training step computes about three times as much of a text as its encoding.
+FEW, SHARE, STEP = 2000, 0.1, 3
 # Least share of held-out questions with an answer that has other known questions, for the row `known` of the results.
 LEAST_SHARE = 0.01
 
@@ -55,12 +56,17 @@ def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapp
     )
 
 
+def _most(run: Run) -> float:
+    """Returns the number of answers, or of questions, outside the evaluated pool that may be encoded."""
+    return max(FEW, SHARE * STEP * len(SIDES) * run.plan.steps * run.plan.global_batch_size)
+
+
 def with_known(
-    run: Run, params: dict, documents: list[Document], results: Results, dense: DenseResult, most: float
+    run: Run, params: dict, documents: list[Document], results: Results, dense: DenseResult
 ) -> tuple[list[Document], np.ndarray | None]:
     """Returns the documents with the data's questions as known questions, and the embeddings of these questions.
 
-    The evaluated questions have the embeddings of `dense`; others are left out if they are more than `most` and `FEW`.
+    The evaluated questions have the embeddings of `dense`; others are left out if they are more than `_most`.
     Data of documents alone has no known questions. Also adds the row `known` to the results, except for a model of late
     interaction: its known questions only help to find documents.
     """
@@ -70,8 +76,8 @@ def with_known(
     cosine = run.settings.model.normalize
     encoded = dict(zip(results.pools.primary.questions, pooled(dense.questions, cosine=cosine), strict=True))
     others = list(dict.fromkeys(question for asked in known for question in asked if question not in encoded))
-    if not broadcast(lambda: len(others) <= max(most, FEW), "known-indexed"):
-        say(f"known questions: only the {len(encoded):,} held-out ones; others would take a tenth of the run's time")
+    if len(others) > _most(run):
+        say(f"known questions: only the {len(encoded):,} held-out ones; others would take a tenth of training's time")
         known = [[question for question in asked if question in encoded] for asked in known]
     elif others:
         encoded |= dict(zip(others, pooled(run.encoder(params, "question", others), cosine=cosine), strict=True))
@@ -81,19 +87,19 @@ def with_known(
 
 
 def searched_answers(
-    run: Run, params: dict, pool: RetrievalSet, embeddings: np.ndarray, most: float
+    run: Run, params: dict, pool: RetrievalSet, embeddings: np.ndarray
 ) -> tuple[list[Document], np.ndarray, dict[str, str]]:
     """Returns the documents of the run's index, their embeddings, and their source.
 
     They are the evaluated pool with its `embeddings`, and all other answers of the data unless these are on disk or
-    more than `most` and `FEW`: then a line names the command that indexes them.
+    more than `_most`: then a line names the command that indexes them.
     """
     data = run.settings.data
     documents = _with_metadata(data, pool.documents)
     others = _with_metadata(data, other_answers(run, documents))
     source = " and ".join(filter(None, (data.path, data.test_path)))
     stored = bool(data.tokens)
-    if not stored and broadcast(lambda: len(others) <= max(most, FEW), "others-indexed"):
+    if not stored and len(others) <= _most(run):
         if others:
             say(f"encoding {len(others):,} other answers for the index")
             texts = [document.text for document in others]
@@ -105,7 +111,7 @@ def searched_answers(
     unit = f" --pool={data.pool}" if data.pool and not data.format else column
     file = run.workdir / "all-answers.sqlite"
     command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={file}"
-    reason = "are on disk" if stored else "would take more than a tenth of the run's time to encode"
+    reason = "are on disk" if stored else "would take more than a tenth of training's time to encode"
     advice = f". To search all: {command}; endx search --index={file}" if corpus.exists() else ""
     say(f"the index holds the {len(documents):,} held-out answers: the others {reason}{advice}")
     return documents, embeddings, {"part": "held-out answers of ", "path": source}
@@ -128,17 +134,15 @@ def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[D
         say(f"note: the index was not written: {reason}")
 
 
-def index_writer(
-    run: Run, towers: dict, step: int, results: Results, dense: DenseResult, most: float
-) -> Callable[[], None]:
+def index_writer(run: Run, towers: dict, step: int, results: Results, dense: DenseResult) -> Callable[[], None]:
     """Encodes what the index holds beside the evaluated texts; returns the function that writes the index.
 
-    Also adds the row `known` to the results. `most` limits the number of answers to encode, and that of questions.
+    Also adds the row `known` to the results.
     """
     settings, primary = run.settings, results.pools.primary
     about = {"name": str(run.workdir), "identity": run.encoder.identity(towers), "step": step}
-    documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates, most)
-    documents, known = with_known(run, towers, documents, results, dense, most)
+    documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates)
+    documents, known = with_known(run, towers, documents, results, dense)
     return functools.partial(
         write_pool,
         run.workdir / INDEX,

@@ -9,18 +9,16 @@ import pathlib
 import jax
 from jax.sharding import Mesh
 
-from endx_jax import pretrained
 from endx_jax.buckets import local_copy, url_of
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.model import Model, read_processors, read_sources
+from endx_jax.experiment.model import Model, read_encoders
 from endx_jax.experiment.workdir import NOT_COPIED, Folder, read_config
 from endx_jax.files import write_text
 from endx_jax.inference import load
 from endx_jax.inference.manifest import METHOD, MODEL, TOWERS, ModelManifest, SideManifest, embeds
 from endx_jax.inference.saved import save_model
 from endx_jax.methods import find_method
-from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.lora import is_adapter
 from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.parallel.agreement import on_primary
@@ -127,11 +125,7 @@ def read_model(workdir: pathlib.Path) -> Model:
     """
     settings = read_config(workdir)
     folders = {side: workdir / MODEL / name for side, name in _description(settings).items()}
-    read = pretrained.load_tokens if settings.model.encoder else pretrained.load_encoder
-    adapted = bool(settings.model.lora.rank)
-    sources = read_sources(settings) if adapted else {side: read(str(folder)) for side, folder in folders.items()}
-    prompts = {side: getattr(settings.model, f"{side}_prompt") for side in SIDES}
-    return Model(settings, sources, read_processors(settings, sources, prompts, folders))
+    return Model(settings, *read_encoders(settings, folders))
 
 
 def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> PairScorerFactory:

@@ -1,17 +1,10 @@
-"""Choices of chunks and rematerialisation: their order by cost, the first that fits in memory, and its cache."""
+"""Choices of chunks and rematerialisation: their order by cost, and the first that fits in memory."""
 
-import contextlib
-import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from endx_jax import json_files
-from endx_jax.buckets import read_bytes, url_of, write_bytes
-from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment.config import Settings
-from endx_jax.files import expanded
 from endx_jax.models.stack import REMATS
-from endx_jax.parallel.agreement import broadcast
 from endx_jax.pretrained.settings import AUTO
 
 # Tokens of a chunk that keep a device busy; larger chunks are not faster. Measured on CPUs, estimated for accelerators.
@@ -90,27 +83,3 @@ def first_that_fits(
             return best
         measured[best] = compiled(best)
         scale = measured[best] / expected(best)
-
-
-def read_choice(folder: str, key: str) -> StepMemory | None:
-    """Returns the choice that `write_choice` wrote, as the primary process reads it; None if there is none."""
-
-    def read() -> dict | None:
-        try:
-            contents = read_bytes(_choice_file(folder, key)) or b"{}"
-            return StepMemory(**json_files.parse(contents, "choice", dict))._asdict()
-        except (EndxError, RunInterrupted, OSError, TypeError):
-            return None
-
-    values = broadcast(read, "choice")
-    return StepMemory(**values) if values else None
-
-
-def write_choice(folder: str, key: str, choice: StepMemory) -> None:
-    """Writes a choice for later runs with the same key; no effect if the disk is full or read-only."""
-    with contextlib.suppress(EndxError, RunInterrupted, OSError):
-        write_bytes(_choice_file(folder, key), (json.dumps(choice._asdict()) + "\n").encode())
-
-
-def _choice_file(folder: str, key: str) -> str:
-    return f"{url_of(folder) or expanded(folder)}/choice-{key}.json"

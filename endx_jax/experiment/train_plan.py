@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -20,11 +19,9 @@ from endx_jax.experiment.step_memory import StepMemory, first_that_fits, options
 from endx_jax.methods.objective import Objective
 from endx_jax.models import sharding_hints
 from endx_jax.models.dropout import example_keys
-from endx_jax.parallel.environment import environment
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import DeviceMemory, bytes_held, bytes_kept
 from endx_jax.parallel.sharding import batch_shards, local_rows, parameter_paths, rule_of, state_shardings
-from endx_jax.settings import results_only
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
 from endx_jax.training.step import TrainState, make_train_step, merge_frozen, split_frozen
@@ -194,22 +191,6 @@ class TrainPlan:
     def batches_to_ask(self) -> list[Batch]:
         """Returns the batches to compile a step for before its memory is known: the largest if several may follow."""
         return [self.largest_batch] if self.is_asked else self.stream.profiles()
-
-    def key(self) -> str:
-        """Returns a hash of all that determines the choice: settings, shapes, devices, their memory and versions."""
-        parts = (
-            results_only(self.settings),
-            [source.config for source in self.model.sources.values()],
-            self.choices,
-            self.execution.dtype,
-            self.execution.loss_tile,
-            self.largest_batch,
-            self.room,
-            self.mesh.shape,
-            self.mesh.devices.flat[0].device_kind,
-            {name: environment()[name] for name in ("versions", "commit")},
-        )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
     def with_choice(self, choice: StepMemory) -> "TrainPlan":
         """Returns the plan of the same run for another choice of `options_by_cost`."""

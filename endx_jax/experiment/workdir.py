@@ -142,19 +142,15 @@ def _check_agrees(workdir: Folder, settings: "Settings", fingerprint: str, base:
     from endx_jax.experiment.config import config_changes
 
     changed = config_changes(read_config(workdir), settings)
+    if (workdir / DATA).exists():
+        begun = read_data(workdir)
+        changed += ["other training data"] * (begun["sha256"] != fingerprint)
+        model = settings.model.init_from or settings.model.pretrained
+        changed += [f"other weights of {model}, the base of its adapters"] * (begun.get("base_sha256", base) != base)
     if changed:
         shown = "; ".join(changed) if len(changed) < 4 else f"{changed[0]}, and {len(changed) - 1} others"
         raise EndxError(
-            f"{workdir} holds a run with other settings ({shown}): choose another workdir, or use the earlier settings"
-        )
-    if (workdir / DATA).exists() and read_data(workdir)["sha256"] != fingerprint:
-        raise EndxError(
-            f"{workdir} holds a run that started with other data: choose another workdir, or restore the data"
-        )
-    if (workdir / DATA).exists() and read_data(workdir).get("base_sha256", base) != base:
-        raise EndxError(
-            f"{workdir} holds adapters of another base than {settings.model.init_from or settings.model.pretrained}, "
-            "whose weights have changed: restore them, or choose another workdir"
+            f"{workdir} holds a run with other settings ({shown}): choose another workdir, or use what it began with"
         )
 
 
@@ -172,7 +168,7 @@ ADVICE = "wait for it, stop it or choose another workdir"
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike) -> Iterator[Workdir]:
-    """Context with the workdir of a run, which a second run may not open: see `files.locked` and `BucketLock`.
+    """Context with the workdir of a run, which a second run may not open: see `files.locked` and `bucket_lock`.
 
     A `Workdir`, which is open already, is yielded as it is.
 
@@ -194,12 +190,7 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
     if not url.startswith("gs://"):
         raise EndxError(f"workdir={url}: Orbax writes checkpoints to gs:// and to folders only; choose one of these")
     with contextlib.ExitStack() as stack:
-        lock = BucketLock(f"{url}/{LOCK}", ADVICE)
-
-        def take() -> None:
-            stack.enter_context(lock)
-
-        on_primary(take, "workdir-locked")
+        on_primary(lambda: stack.enter_context(bucket_lock(f"{url}/{LOCK}", ADVICE)), "workdir-locked")
         local = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endx-"))) / pathlib.Path(url).name
         try:
             mirror = Mirror(url, local, skip=NOT_COPIED)
@@ -247,92 +238,92 @@ def run_lock(workdir: pathlib.Path) -> Iterator[None]:
 LOCK_EVERY, LOCK_PATIENCE = 10.0, 30.0
 
 
-class BucketLock:
+@contextlib.contextmanager
+def bucket_lock(url: str, advice: str) -> Iterator[None]:
     """Context that holds a lock object; a process that has lost it ends.
 
     A process that was killed leaves the object behind. Another one waits until it has not changed for `LOCK_PATIENCE`
     seconds, and takes it over. If two processes do so at once, the next write shows one of them that it has lost.
+
+    Args:
+      url: URL of the object.
+      advice: end of the message if the lock is held elsewhere.
+
+    Raises:
+      InUse: another process holds it.
+      EndxError, RunInterrupted: the bucket can't be written to.
     """
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    about = {"host": platform.node(), "process": os.getpid(), "since": since, "key": uuid.uuid4().hex}
+    own, left = json.dumps(about).encode(), threading.Event()
+    with bucket_errors(url):
+        if not _create(url, own):
+            _wait_for_its_end(url, advice)
+            filesystem(url).rm_file(url)
+            if not _create(url, own):
+                raise InUse(f"{url} was taken by another process: {advice}")
+    writer = threading.Thread(target=_rewrite, args=(url, own, left), daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        left.set()
+        writer.join()
+        with bucket_errors(url):
+            if _read(url)[0] == own:
+                filesystem(url).rm_file(url)
 
-    def __init__(self, url: str, advice: str):
-        """Takes the URL of the object, and the end of the message if the lock is held elsewhere."""
-        self._url, self._advice, self._files = url, advice, filesystem(url)
-        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        about = {"host": platform.node(), "process": os.getpid(), "since": since, "key": uuid.uuid4().hex}
-        self._own, self._left = json.dumps(about).encode(), threading.Event()
-        self._writer = threading.Thread(target=self._rewrite, daemon=True)
 
-    def __enter__(self) -> "BucketLock":
-        """Takes the lock.
+def _create(url: str, contents: bytes) -> bool:
+    """Creates an object; returns false if it exists."""
+    try:
+        filesystem(url).pipe_file(url, contents, mode="create")
+    except OSError:
+        if not _read(url)[0]:
+            raise
+        return False
+    return True
 
-        Raises:
-          InUse: another process holds it.
-          EndxError, RunInterrupted: the bucket can't be written to.
-        """
-        if not self._create():
-            self._wait_for_its_end()
-            with bucket_errors(self._url):
-                self._files.rm_file(self._url)
-            if not self._create():
-                raise InUse(f"{self._url} was taken by another process: {self._advice}")
-        self._writer.start()
-        return self
 
-    def __exit__(self, *failure) -> None:
-        self._left.set()
-        self._writer.join()
-        with bucket_errors(self._url):
-            if self._read()[0] == self._own:
-                self._files.rm_file(self._url)
+def _wait_for_its_end(url: str, advice: str) -> None:
+    """Waits until a lock object has not changed for `LOCK_PATIENCE` seconds; raises InUse if it changes."""
+    contents, version = _read(url)
+    holder = _holder(contents)
+    say(f"{url} is from {holder}: waiting {LOCK_PATIENCE:.0f} s for a sign that it still runs")
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while time.monotonic() < deadline:
+        time.sleep(LOCK_EVERY / 10)
+        if _read(url)[1] not in (version, ""):
+            raise InUse(f"{url.rpartition('/')[0]} is in use by {holder}: {advice}")
+    say(f"{url} is taken over: {holder} has ended without removing it")
 
-    def _create(self) -> bool:
-        """Creates the object; returns false if it exists."""
-        with bucket_errors(self._url):
-            try:
-                self._files.pipe_file(self._url, self._own, mode="create")
-            except OSError:
-                if not self._read()[0]:
-                    raise
-                return False
-        return True
 
-    def _wait_for_its_end(self) -> None:
-        """Waits until the object has not changed for `LOCK_PATIENCE` seconds; raises InUse if it changes."""
-        with bucket_errors(self._url):
-            contents, version = self._read()
-            holder = _holder(contents)
-            say(f"{self._url} is from {holder}: waiting {LOCK_PATIENCE:.0f} s for a sign that it still runs")
-            deadline = time.monotonic() + LOCK_PATIENCE
-            while time.monotonic() < deadline:
-                time.sleep(LOCK_EVERY / 10)
-                if self._read()[1] not in (version, ""):
-                    raise InUse(f"{self._url.rpartition('/')[0]} is in use by {holder}: {self._advice}")
-        say(f"{self._url} is taken over: {holder} has ended without removing it")
+def _read(url: str) -> tuple[bytes, str]:
+    """Returns contents and version of an object; both empty if it does not exist."""
+    files = filesystem(url)
+    files.invalidate_cache()
+    try:
+        about = files.info(url)
+        return files.cat_file(url), str(about.get("generation") or about.get("LastModified"))
+    except FileNotFoundError:
+        return b"", ""
 
-    def _read(self) -> tuple[bytes, str]:
-        """Returns contents and version of the object; both empty if it does not exist."""
-        self._files.invalidate_cache()
+
+def _rewrite(url: str, own: bytes, left: threading.Event) -> None:
+    """Rewrites a lock object from time to time; ends the process if another one has taken it."""
+    while not left.wait(LOCK_EVERY):
         try:
-            about = self._files.info(self._url)
-            return self._files.cat_file(self._url), str(about.get("generation") or about.get("LastModified"))
-        except FileNotFoundError:
-            return b"", ""
-
-    def _rewrite(self) -> None:
-        """Rewrites the object from time to time; ends the process if another one has taken it."""
-        while not self._left.wait(LOCK_EVERY):
-            try:
-                with bucket_errors(self._url):
-                    contents, _ = self._read()
-                    if contents == self._own:
-                        self._files.pipe_file(self._url, self._own)
-                        continue
-            except (EndxError, RunInterrupted):
-                continue  # uploads report it
-            message = f"{self._url} was taken over by {_holder(contents)}: this process ends"
-            os.write(2, f"endx_jax: {message}\n".encode())
-            exit_if_distributed(2, message)
-            os._exit(2)
+            with bucket_errors(url):
+                contents, _ = _read(url)
+                if contents == own:
+                    filesystem(url).pipe_file(url, own)
+                    continue
+        except (EndxError, RunInterrupted):
+            continue  # uploads report it
+        message = f"{url} was taken over by {_holder(contents)}: this process ends"
+        os.write(2, f"endx_jax: {message}\n".encode())
+        exit_if_distributed(2, message)
+        os._exit(2)
 
 
 def _holder(contents: bytes) -> str:

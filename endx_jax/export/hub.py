@@ -58,17 +58,12 @@ def push(folder: pathlib.Path, name: str, *, private: bool) -> str:
         return done.repo_url
     except errors.HFValidationError:
         raise EndxError(f"{name!r} is not a name on the hub: write OWNER/NAME") from None
-    except errors.HfHubHTTPError as failure:
-        raise EndxError(_explain(failure, name)) from None
-    except (OSError, RuntimeError, errors.HTTPError) as failure:  # RuntimeError: a large file was not uploaded
-        reason = first_line(failure)
-        raise EndxError(f"the hub at {hub.endpoint} can't be reached ({reason}): check the connection") from None
     except EndxError:
         raise
-    except MALFORMED as failure:
+    except (OSError, RuntimeError, errors.HTTPError, *MALFORMED) as failure:  # RuntimeError: of a large file
         raise EndxError(
-            f"the server at {hub.endpoint} does not answer as the hub does ({type(failure).__name__}): check "
-            "HF_ENDPOINT and the connection"
+            f"the hub at {hub.endpoint} does not take {name} ({type(failure).__name__}: {first_line(failure)}): check "
+            "the connection and HF_ENDPOINT, and that the login of `hf auth login`, or HF_TOKEN, may write there"
         ) from None
 
 
@@ -92,13 +87,3 @@ def _linked(folder: pathlib.Path, links: pathlib.Path, name: str) -> pathlib.Pat
     readme.unlink()
     readme.write_text(text, encoding="utf-8")
     return links
-
-
-def _explain(failure, name: str) -> str:
-    """Returns the error message for a request that the hub has refused."""
-    status, owner = failure.response.status_code, name.partition("/")[0]
-    if status == 401:
-        return "the hub does not accept the login: run `hf auth login` again, or set HF_TOKEN to a token that may write"
-    if status == 403:
-        return f"the login may not write to {name}: choose a repository of its own, or ask {owner} for access"
-    return f"the hub refuses {name}: {first_line(failure)}"

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 
 import endx_jax
 from endx_jax.errors import EndxError
-from endx_jax.experiment import model_card
+from endx_jax.experiment.model_card import Subject, card_text
 from endx_jax.experiment.workdir import check_output
 from endx_jax.export import sentence_transformers, stablehlo
-from endx_jax.export.towers import Towers, write_json
+from endx_jax.export.towers import one_tower, plain, write_json
 from endx_jax.export.verify import REPORT, Report, check_runtime, verify
 from endx_jax.files import replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel
 from endx_jax.settings import check_range, require
 
-FORMATS: Mapping[str, Callable[[pathlib.Path, Towers], None]] = {
+FORMATS: Mapping[str, Callable[[pathlib.Path, EmbeddingModel], None]] = {
     sentence_transformers.NAME: sentence_transformers.write_sentence_transformers,
     stablehlo.STABLEHLO: stablehlo.write_stablehlo,
 }
@@ -50,16 +50,16 @@ def export(
         check_output(place, REPORT, "export")
     if tolerance is not None:
         check_runtime(kind)
-    towers = Towers.of(model)
+    exported = plain(model)
     if truncate_dim is not None:
-        require(not towers.by_token, "--truncate-dim needs a model with one vector for each text")
-        _check_truncation(kind, truncate_dim, towers.width)
+        require(not model.by_token, "--truncate-dim needs a model with one vector for each text")
+        _check_truncation(kind, truncate_dim, exported.width)
     with staging_folder(output) as fresh:
-        FORMATS[kind](fresh, towers)
-        write_text(fresh / "README.md", model_card.card_text(towers.subject, kind))
-        report = Report(kind, towers.name, {"endx_jax": endx_jax.__version__})
+        FORMATS[kind](fresh, exported)
+        write_text(fresh / "README.md", card_text(subject_of(exported, model.name), kind))
+        report = Report(kind, exported.name, {"endx_jax": endx_jax.__version__})
         if tolerance is not None:
-            report = verify(kind, fresh, towers, tolerance)
+            report = verify(kind, fresh, exported, tolerance)
         if truncate_dim is not None:
             sentence_transformers.truncate(fresh, truncate_dim)
         write_json(fresh / REPORT, dataclasses.asdict(report))
@@ -71,6 +71,21 @@ def export(
             f"see {_failed(output)} and its {REPORT}; {output} is unchanged"
         )
     return report
+
+
+def subject_of(model: EmbeddingModel, loaded_from: str) -> Subject:
+    """Returns what a card states of an exported model, loaded from a path or by a name."""
+    return Subject(
+        name=model.name,
+        width=model.width,
+        normalize=model.encoder.model.question.normalize,
+        cosine=model.cosine,
+        one_tower=one_tower(model),
+        sides=model.encoder.processors,
+        loaded_from=loaded_from,
+        workdir=model.source.workdir,
+        by_token=model.by_token,
+    )
 
 
 def _check_truncation(kind: str, truncate_dim: int, width: int) -> None:

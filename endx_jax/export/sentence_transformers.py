@@ -12,7 +12,16 @@ from typing import Any, cast
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.export.towers import Towers, write_json, write_tensors, write_transformer_folder
+from endx_jax.export.towers import (
+    one_tower,
+    pooling,
+    projection,
+    shared_encoder,
+    write_json,
+    write_tensors,
+    write_transformer_folder,
+)
+from endx_jax.inference import EmbeddingModel
 from endx_jax.models.dual_encoder import SIDES, TASKS
 from endx_jax.models.token_embeddings import TokenChoice
 from endx_jax.models.tower import Projection
@@ -42,27 +51,27 @@ class Writer:
 
     Attributes:
       folder: output folder.
-      towers: towers to export.
+      model: model of `export.towers.plain`.
       pooling: name of their pooling.
     """
 
     folder: pathlib.Path
-    towers: Towers
+    model: EmbeddingModel
     pooling: str
 
     def write(self) -> None:
         """Writes all modules and the module list."""
-        projections = {side: self.towers.projection(side) for side in SIDES}
+        projections = {side: projection(self.model, side) for side in SIDES}
         common = projections["question"]
         shared = common is projections["answer"]
-        if self.towers.by_token:
+        if self.model.by_token:
             require(
-                self.towers.one_tower,
+                one_tower(self.model),
                 f"the format {NAME} needs one tower for late interaction: train with model.sharing=sde",
             )
             modules = [("Transformer", "")]
             self._transformer(self.folder, SIDES)
-        elif self.towers.shared_encoder and shared:
+        elif shared_encoder(self.model) and shared:
             modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
             self._transformer(self.folder, SIDES)
             self._pooling(self.folder / "1_Pooling", "question")
@@ -72,10 +81,10 @@ class Writer:
         if shared and common is not None:
             modules.append(("Dense", f"{len(modules)}_Dense"))
             self._dense(self.folder / modules[-1][1], common)
-        if self.towers.by_token:
+        if self.model.by_token:
             modules.append(("MultiVectorMask", f"{len(modules)}_MultiVectorMask"))
             write_json(self.folder / modules[-1][1] / "config.json", self._mask())
-        if self.towers.normalize:
+        if self.model.encoder.model.question.normalize:
             modules.append(("Normalize", f"{len(modules)}_Normalize"))
             write_json(self.folder / modules[-1][1] / "config.json", self._over)
         listed = [
@@ -86,29 +95,29 @@ class Writer:
         write_json(self.folder / CONFIG, self._config())
 
     def _config(self) -> dict:
-        side_prompts = {TASKS[side]: self.towers.processors[side].prompt for side in SIDES}
-        prompts, default = {**self.towers.model.named_prompts, **side_prompts}, self.towers.model.default_prompt
+        side_prompts = {TASKS[side]: prompt for side, prompt in self.model.prompts.items()}
+        prompts, default = {**self.model.named_prompts, **side_prompts}, self.model.default_prompt
         return {
             "__version__": {"sentence_transformers": VERSION},
-            "model_type": multi_vector.KIND if self.towers.by_token else "SentenceTransformer",
+            "model_type": multi_vector.KIND if self.model.by_token else "SentenceTransformer",
             "prompts": prompts,
             "default_prompt_name": next((name for name, text in prompts.items() if default and text == default), None),
-            "similarity_fn_name": "maxsim" if self.towers.by_token else "cosine" if self.towers.model.cosine else "dot",
+            "similarity_fn_name": "maxsim" if self.model.by_token else "cosine" if self.model.cosine else "dot",
         }
 
     @property
     def _over(self) -> dict:
         """What Dense and Normalize convert."""
-        name = "token_embeddings" if self.towers.by_token else "sentence_embedding"
+        name = "token_embeddings" if self.model.by_token else "sentence_embedding"
         return {"module_input_name": name, "module_output_name": name}
 
     def _mask(self) -> dict:
-        tokenizer = self.towers.processors["answer"].tokenizer
-        choice = cast(TokenChoice, self.towers.dual_encoder.answer.tokens)
+        tokenizer = self.model.encoder.processors["answer"].tokenizer
+        choice = cast(TokenChoice, self.model.encoder.model.answer.tokens)
         return {"skiplist_words": tokenizer.tokens_of(choice.skip), "skiplist_tasks": ["document"]}
 
     def _expansion(self) -> dict:
-        choice, length = self.towers.dual_encoder.question.tokens, self.towers.processors["question"].length
+        choice, length = self.model.encoder.model.question.tokens, self.model.encoder.processors["question"].length
         if choice is None or not choice.expand:
             return {}
         require(
@@ -120,8 +129,8 @@ class Writer:
         return {"query_expansion": {"strategy": strategy, "attend": choice.attend, "length": choice.expand}}
 
     def _transformer(self, folder: pathlib.Path, sides: tuple[str, ...]) -> None:
-        lengths = {side: self.towers.processors[side].length for side in sides}
-        write_transformer_folder(folder, self.towers, sides[0], max(lengths.values()))
+        lengths = {side: self.model.encoder.processors[side].length for side in sides}
+        write_transformer_folder(folder, self.model, sides[0], max(lengths.values()))
         lengths_by_task = {f"{TASKS[side]}_length": length for side, length in lengths.items()}
         config = {
             "transformer_task": "feature-extraction",
@@ -133,17 +142,17 @@ class Writer:
         write_json(folder / "sentence_bert_config.json", config)
 
     def _pooling(self, folder: pathlib.Path, side: str) -> None:
-        width = self.towers.model.source.encoders[side].config.width
+        width = self.model.source.encoders[side].config.width
         mode = _theirs(THEIR_POOLINGS, self.pooling, "pooling")
         config = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": True}
         write_json(folder / "config.json", config)
 
     def _dense(self, folder: pathlib.Path, params: dict[str, np.ndarray]) -> None:
         pooled, width = params["kernel"].shape
-        function = cast(Projection, self.towers.dual_encoder.question.projection).function
+        function = cast(Projection, self.model.encoder.model.question.projection).function
         require(
-            not self.towers.by_token or (function == "identity" and "bias" not in params),
-            f"{self.towers.name} projects tokens with a bias or an activation, which endx_jax.load refuses: train it "
+            not self.model.by_token or (function == "identity" and "bias" not in params),
+            f"{self.model.name} projects tokens with a bias or an activation, which endx_jax.load refuses: train it "
             "from an encoder without such a Dense",
         )
         config = {
@@ -161,13 +170,13 @@ class Writer:
         types: dict[str, str] = {}
         structure: dict[str, list[str]] = {}
         for side, task in TASKS.items():
-            projection = projections.get(side)
-            kinds = ["Transformer", "Pooling", *([] if projection is None else ["Dense"])]
+            own = projections.get(side)
+            kinds = ["Transformer", "Pooling", *([] if own is None else ["Dense"])]
             names = [f"{task}_{number}_{kind}" for number, kind in enumerate(kinds)]
             self._transformer(self.folder / names[0], (side,))
             self._pooling(self.folder / names[1], side)
-            if projection is not None:
-                self._dense(self.folder / names[2], projection)
+            if own is not None:
+                self._dense(self.folder / names[2], own)
             types |= {name: TYPES[kind] for name, kind in zip(names, kinds, strict=True)}
             structure[task] = names
         # No default route: sentence-transformers then refuses texts that are neither queries nor documents.
@@ -177,9 +186,9 @@ class Writer:
         )
 
 
-def write_sentence_transformers(folder: pathlib.Path, towers: Towers) -> None:
-    """Writes the towers into `folder`."""
-    Writer(folder, towers, towers.pooling).write()
+def write_sentence_transformers(folder: pathlib.Path, model: EmbeddingModel) -> None:
+    """Writes a model of `export.towers.plain` into `folder`."""
+    Writer(folder, model, pooling(model)).write()
 
 
 def _theirs(names: dict[str, str], ours: str, what: str) -> str:

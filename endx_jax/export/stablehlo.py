@@ -18,44 +18,40 @@ import jax.numpy as jnp
 
 from endx_jax.batch import Tokens
 from endx_jax.errors import EndxError
-from endx_jax.export.towers import Towers, write_json, write_tensors, write_tokenizer
+from endx_jax.export.towers import write_json, write_tensors, write_tokenizer
 from endx_jax.files import sha256_of
+from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.manifest import MANIFEST, STABLEHLO, ModelManifest, SideManifest
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
-from endx_jax.pretrained.weights import SINGLE_FILE
+from endx_jax.pretrained.weights import SINGLE_FILE, paths
 from endx_jax.settings import require
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 EXAMPLE = pathlib.Path(__file__).parent / "scripts" / "encode_with_jax.py"
 
 
-def write_stablehlo(folder: pathlib.Path, towers: Towers) -> None:
-    """Writes the towers into `folder`."""
-    require(not towers.by_token, f"{towers.name} has an embedding for each token: use --format=sentence-transformers")
-    weights = {
-        f"{owner}/{name}": array
-        for owner, groups in towers.params.items()
-        for name, array in flax.traverse_util.flatten_dict(groups, sep="/").items()
-    }
-    weights_sha256 = write_tensors(folder / SINGLE_FILE, weights)
-    one_program = towers.dual_encoder.question == towers.dual_encoder.answer
-    one_tokenizer = towers.processors["question"].tokenizer.same_ids(towers.processors["answer"].tokenizer)
+def write_stablehlo(folder: pathlib.Path, model: EmbeddingModel) -> None:
+    """Writes a model of `export.towers.plain` into `folder`."""
+    require(not model.by_token, f"{model.name} has an embedding for each token: use --format=sentence-transformers")
+    towers, processors = model.encoder.model, model.encoder.processors
+    weights_sha256 = write_tensors(folder / SINGLE_FILE, paths(model.params))
+    one_program = towers.question == towers.answer
+    one_tokenizer = processors["question"].tokenizer.same_ids(processors["answer"].tokenizer)
     sides = {}
     for side in SIDES:
-        processor = towers.processors[side]
         program = folder / ("tower.stablehlo" if one_program else f"tower_{side}.stablehlo")
         if not program.exists():
-            program.write_bytes(serialized(towers.dual_encoder.tower(side), towers.tower_params(side)))
+            program.write_bytes(serialized(towers.tower(side), towers.tower_params(model.params, side)))
         sides[side] = SideManifest(
             folder="tokenizer" if one_tokenizer else f"tokenizer_{side}",
-            **processor.stated(),
+            **processors[side].stated(),
             program=program.name,
             sha256=sha256_of(program),
         )
         tokenizer = folder / sides[side].folder
-        write_tokenizer(tokenizer, towers, side, processor.length)
+        write_tokenizer(tokenizer, model, side, processors[side].length)
         if not (tokenizer / "tokenizer.json").is_file():
             raise EndxError(
                 f"the {side}s' tokenizer is written in Python and has no tokenizer.json, which "
@@ -63,13 +59,13 @@ def write_stablehlo(folder: pathlib.Path, towers: Towers) -> None:
             )
     about = ModelManifest(
         STABLEHLO,
-        towers.name,
-        towers.width,
-        towers.normalize,
-        towers.model.cosine,
+        model.name,
+        model.width,
+        towers.question.normalize,
+        model.cosine,
         sides,
-        identity=towers.model.identity,
-        teacher=towers.model.teacher,
+        identity=model.identity,
+        teacher=model.teacher,
         weights_sha256=weights_sha256,
     )
     write_json(folder / MANIFEST, dataclasses.asdict(about))
@@ -90,10 +86,7 @@ def serialized(tower: Tower, params: dict) -> bytearray:
     positions = None if isinstance(tower.encoder, NoEncoder) else tower.encoder.config.positions
     bounds = ("b >= 1", "l >= 1", *(() if positions is None else (f"l <= {positions}",)))
     shape = export.symbolic_shape("b, l", constraints=bounds)
-    like = {
-        name: jax.ShapeDtypeStruct(array.shape, array.dtype)
-        for name, array in flax.traverse_util.flatten_dict(params, sep="/").items()
-    }
+    like = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in paths(params).items()}
     ids, mask = (jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.bool_))
     # By default, accelerators round the float32 factors of matrix products.
     with jax.default_matmul_precision("highest"), _without_source_locations():

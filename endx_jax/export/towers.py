@@ -1,7 +1,6 @@
-"""Towers to export, in float32, with unstacked layers, and the files in which all formats write them."""
+"""Models to export, in float32 with unstacked layers, and the files in which all formats write them."""
 
 import dataclasses
-import functools
 import json
 import pathlib
 from collections.abc import Mapping
@@ -12,13 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.batch import Tokens
-from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError
-from endx_jax.experiment.model_card import Subject
 from endx_jax.files import write_text
-from endx_jax.inference.embedding_model import EmbeddingModel
-from endx_jax.models.dual_encoder import SIDES, DualEncoder
+from endx_jax.inference import EmbeddingModel
+from endx_jax.inference.encode import TextEncoder
+from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.pooling import POOLINGS
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import Tower
@@ -30,129 +27,66 @@ from endx_jax.settings import require
 GROUPS_OF_ENCODER = ("token_embedder", "encoder")
 
 
-@dataclasses.dataclass(frozen=True)
-class Towers:
-    """Dual encoder to export.
+def plain(model: EmbeddingModel) -> EmbeddingModel:
+    """Returns a model to export: with float32 towers and parameters, and the last part of its name.
 
-    Attributes:
-      model: the model.
-      dual_encoder: both towers in float32, without rematerialisation or scanned layers.
-      params: parameters as float32 NumPy arrays, with unstacked layers.
+    Raises:
+      EndxError: the model truncates its embeddings or pools token vectors.
     """
-
-    model: EmbeddingModel
-    dual_encoder: DualEncoder
-    params: dict
-
-    @classmethod
-    def of(cls, model: EmbeddingModel) -> "Towers":
-        """Converts a loaded model.
-
-        Raises:
-          EndxError: the model truncates its embeddings.
-        """
-        trained = model.encoder.model
-        if model.truncate_dim is not None:
-            raise EndxError(
-                f"{model.name} truncates embeddings to {model.truncate_dim} dimensions (truncate_dim), which exports "
-                "don't support: remove truncate_dim from its configuration, and truncate embeddings where you use them"
-            )
-        require(
-            model.token_pooling.factor == 1,
-            f"{model.name} pools token vectors (HierarchicalTokenPooling), which exports don't support: remove it from "
-            "its modules.json, and give pool_factor where you encode documents",
+    if model.truncate_dim is not None:
+        raise EndxError(
+            f"{model.name} truncates embeddings to {model.truncate_dim} dimensions (truncate_dim), which exports "
+            "don't support: remove truncate_dim from its configuration, and truncate embeddings where you use them"
         )
-        question = in_float32(trained.question)
-        answer = question if trained.answer == trained.question else in_float32(trained.answer)
-        return cls(
-            model=model,
-            dual_encoder=dataclasses.replace(trained, question=question, answer=answer),
-            params=jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), jax.device_get(model.params)),
-        )
+    require(
+        model.token_pooling.factor == 1,
+        f"{model.name} pools token vectors (HierarchicalTokenPooling), which exports don't support: remove it from "
+        "its modules.json, and give pool_factor where you encode documents",
+    )
+    trained = model.encoder.model
+    question = in_float32(trained.question)
+    answer = question if trained.answer == trained.question else in_float32(trained.answer)
+    towers = dataclasses.replace(trained, question=question, answer=answer)
+    return dataclasses.replace(
+        model,
+        name=pathlib.Path(model.name).resolve().name,
+        encoder=TextEncoder(towers, model.encoder.processors, model.encoder.mesh),
+        params=jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), jax.device_get(model.params)),
+    )
 
-    @property
-    def name(self) -> str:
-        """Name of the model in exports: the last part of the path or name it was loaded from."""
-        return pathlib.Path(self.model.name).resolve().name
 
-    @property
-    def processors(self) -> Mapping[str, TextProcessor]:
-        """Tokenization of each side."""
-        return self.model.encoder.processors
+def one_tower(model: EmbeddingModel) -> bool:
+    """Returns true if both sides share encoder and projection."""
+    return shared_encoder(model) and projection(model, "question") is projection(model, "answer")
 
-    @property
-    def normalize(self) -> bool:
-        """True if embeddings have unit norm."""
-        return self.dual_encoder.question.normalize
 
-    @functools.cached_property
-    def width(self) -> int:
-        """Width E of an embedding."""
-        tokens = Tokens(jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))
-        return jax.eval_shape(lambda p: self.encoded(p, tokens), self.params).shape[-1]
+def shared_encoder(model: EmbeddingModel) -> bool:
+    """Returns true if both sides share token table, encoder and tokenizer."""
+    separate = any(group in model.params.get(side, {}) for side in SIDES for group in GROUPS_OF_ENCODER)
+    question, answer = (model.encoder.processors[side].tokenizer for side in SIDES)
+    return not separate and question.same_ids(answer)
 
-    def encoded(self, params: dict, tokens: Tokens) -> jax.Array:
-        """Embeds questions, or their tokens: float32 [..., E]."""
-        embedded = self.dual_encoder.encode(params, "question", tokens)
-        return embedded.values if self.by_token else embedded
 
-    @property
-    def by_token(self) -> bool:
-        """True if every token of a text has an embedding."""
-        return self.dual_encoder.by_token
+def projection(model: EmbeddingModel, side: str) -> dict[str, np.ndarray] | None:
+    """Returns a projection's parameters, `kernel` float32 [P, E] and perhaps `bias` [E]; None without one."""
+    return model.encoder.model.tower_params(model.params, side).get("projection")
 
-    @property
-    def subject(self) -> Subject:
-        """The model, as its card describes it."""
-        return Subject(
-            name=self.name,
-            width=self.width,
-            normalize=self.normalize,
-            cosine=self.model.cosine,
-            one_tower=self.one_tower,
-            sides=self.processors,
-            loaded_from=self.model.name,
-            workdir=self.model.source.workdir,
-            by_token=self.by_token,
-        )
 
-    @property
-    def one_tower(self) -> bool:
-        """True if both sides share encoder and projection."""
-        return self.shared_encoder and self.projection("question") is self.projection("answer")
-
-    @property
-    def shared_encoder(self) -> bool:
-        """True if both sides share token table, encoder and tokenizer."""
-        separate = any(group in self.params.get(side, {}) for side in SIDES for group in GROUPS_OF_ENCODER)
-        question, answer = (self.processors[side].tokenizer for side in SIDES)
-        return not separate and question.same_ids(answer)
-
-    def tower_params(self, side: str) -> dict:
-        """Returns the parameters of one side's tower, by group."""
-        return self.dual_encoder.tower_params(self.params, side)
-
-    def projection(self, side: str) -> dict[str, np.ndarray] | None:
-        """Returns the projection's parameters, `kernel` float32 [P, E] and perhaps `bias` [E]; None without one."""
-        return self.tower_params(side).get("projection")
-
-    @property
-    def pooling(self) -> str:
-        """Name of the pooling, for sentence-transformers' modules."""
-        for side in SIDES:
-            tower = self.dual_encoder.tower(side)
-            for part in ("token_weights", "layer_weights", "head"):
-                if getattr(tower, part) is not None:
-                    raise EndxError(_no_module(f"a tower with {part}"))
-            if isinstance(tower.encoder, NoEncoder):
-                raise EndxError(_no_module("token vectors without an encoder"))
-            if isinstance(self.model.source.encoders[side], PretrainedTokens):
-                raise EndxError(_no_module(f"a new encoder ({type(tower.encoder).__name__})"))
-        names = {function: name for name, function in POOLINGS.items()}
-        pooling = self.dual_encoder.question.pooling
-        if pooling not in names:
-            raise EndxError(_no_module("multi-hop pooling"))
-        return names[pooling]
+def pooling(model: EmbeddingModel) -> str:
+    """Returns the name of the pooling, for sentence-transformers' modules; raises EndxError for parts without one."""
+    for side in SIDES:
+        tower = model.encoder.model.tower(side)
+        for part in ("token_weights", "layer_weights", "head"):
+            if getattr(tower, part) is not None:
+                raise EndxError(_no_module(f"a tower with {part}"))
+        if isinstance(tower.encoder, NoEncoder):
+            raise EndxError(_no_module("token vectors without an encoder"))
+        if isinstance(model.source.encoders[side], PretrainedTokens):
+            raise EndxError(_no_module(f"a new encoder ({type(tower.encoder).__name__})"))
+    names = {function: name for name, function in POOLINGS.items()}
+    if (function := model.encoder.model.question.pooling) not in names:
+        raise EndxError(_no_module("multi-hop pooling"))
+    return names[function]
 
 
 def in_float32(tower: Tower) -> Tower:
@@ -174,9 +108,9 @@ def _no_module(part: str) -> str:
 OF_THE_CHECKPOINT = ("_name_or_path", "torch_dtype", "transformers_version")
 
 
-def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, length: int) -> None:
+def write_transformer_folder(folder: pathlib.Path, model: EmbeddingModel, side: str, length: int) -> None:
     """Writes a side's `config.json`, `model.safetensors` (float32) and tokenizer, for at most `length` tokens."""
-    source, params = towers.model.source.encoders[side], towers.tower_params(side)
+    source, params = model.source.encoders[side], model.encoder.model.tower_params(model.params, side)
     architecture = source.architecture
     fields = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
     described = {**fields, "architectures": [architecture.transformers_class], "dtype": "float32"}
@@ -184,12 +118,12 @@ def write_transformer_folder(folder: pathlib.Path, towers: Towers, side: str, le
     groups = {group: params[group] for group in ("token_embedder", "encoder")}
     tensors = to_theirs(groups, architecture.rules(source.config, paths(groups)))
     write_tensors(folder / SINGLE_FILE, tensors | _unused(architecture.pooler, source.config.width))
-    write_tokenizer(folder, towers, side, length)
+    write_tokenizer(folder, model, side, length)
 
 
-def write_tokenizer(folder: pathlib.Path, towers: Towers, side: str, length: int) -> None:
+def write_tokenizer(folder: pathlib.Path, model: EmbeddingModel, side: str, length: int) -> None:
     """Writes the tokenizer's files with the maximum length."""
-    towers.processors[side].tokenizer.save(folder)
+    model.encoder.processors[side].tokenizer.save(folder)
     file = folder / "tokenizer_config.json"
     write_json(file, json_files.read_json_file(file) | {"model_max_length": length})
 

@@ -1,6 +1,7 @@
 """Verification of an export: compares embeddings computed by its own runtime in another process with ours."""
 
 import dataclasses
+import functools
 import importlib.util
 import itertools
 import json
@@ -19,12 +20,11 @@ import endx_jax
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.export.towers import Towers
+from endx_jax.export.towers import one_tower
 from endx_jax.index.index import Index
-from endx_jax.inference.encode import TextEncoder
+from endx_jax.inference import EmbeddingModel
 from endx_jax.inference.maxsim import maxsim_scores
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.ranking.systems import mean_maxsim
 
 REPORT = "export_report.json"
@@ -33,10 +33,10 @@ TEXTS = 200  # in addition to HARD_TEXTS
 
 ENCODE = pathlib.Path(__file__).parent / "scripts" / "encode_elsewhere.py"
 
-# pip requirements of each format's runtime, by imported module.
-REQUIREMENTS = {
-    "sentence-transformers": {"sentence_transformers": "'sentence-transformers>=6.2'"},
-    "stablehlo": {"flatbuffers": "flatbuffers"},
+# Module and pip requirement of each format's runtime.
+RUNTIMES = {
+    "sentence-transformers": ("sentence_transformers", "'sentence-transformers>=6.2'"),
+    "stablehlo": ("flatbuffers", "flatbuffers"),
 }
 
 HARD_TEXTS = (
@@ -78,21 +78,18 @@ class Report:
 
 def check_runtime(kind: str) -> None:
     """Raises EndxError if the runtime of a format is not installed."""
-    for module, requirement in REQUIREMENTS[kind].items():
-        if importlib.util.find_spec(module) is None:
-            raise EndxError(f"--verify needs the runtime of --format={kind}: pip install {requirement}")
+    module, requirement = RUNTIMES[kind]
+    if importlib.util.find_spec(module) is None:
+        raise EndxError(f"--verify needs the runtime of --format={kind}: pip install {requirement}")
 
 
-def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) -> Report:
+def verify(kind: str, folder: pathlib.Path, model: EmbeddingModel, tolerance: float) -> Report:
     """Compares embeddings of a few hundred texts by the export with those by our towers in float32, for both sides."""
-    texts = sample_texts(towers.model.source.workdir)
+    texts = sample_texts(model.source.workdir)
     # Prompts for texts of neither side, by name; None stands for the default prompt.
-    named = kind == "sentence-transformers" and towers.one_tower and not towers.by_token
-    names: tuple[str | None, ...] = (None, *towers.model.named_prompts) if named else ()
-    prompts = {
-        name: towers.model.default_prompt if name is None else towers.model.named_prompts[name] for name in names
-    }
-    expected = reference(towers, texts, prompts)
+    named = kind == "sentence-transformers" and one_tower(model) and not model.by_token
+    prompts: dict = {None: model.default_prompt, **model.named_prompts} if named else {}
+    expected = reference(model, texts, prompts)
     exported, versions = encoded_elsewhere(kind, folder, texts, [*prompts])
     differences = {
         name: float(np.abs(exported[name] - right).max()) if exported[name].shape == right.shape else np.inf
@@ -100,7 +97,7 @@ def verify(kind: str, folder: pathlib.Path, towers: Towers, tolerance: float) ->
     }
     return Report(
         format=kind,
-        model=towers.name,
+        model=model.name,
         versions={"endx_jax": endx_jax.__version__, **versions},
         texts=len(texts),
         largest_difference=differences,
@@ -122,24 +119,21 @@ def sample_texts(workdir: pathlib.Path | None) -> list[str]:
 
 
 def reference(
-    towers: Towers, texts: list[str], prompts: Mapping[str | None, str] | None = None
+    model: EmbeddingModel, texts: list[str], prompts: Mapping[str | None, str] | None = None
 ) -> dict[str, np.ndarray]:
     """Encodes texts by our towers: float32 [N, E] by side, and [n, E] of the first n by `prompt NAME`.
 
     Of late interaction, embeddings of all tokens, [T, E], and `scores` of the first texts, divided by the tokens.
     """
-    mesh = make_mesh(MeshSettings(), jax.local_devices())
-    encoder = TextEncoder(towers.dual_encoder, towers.processors, mesh)
+    first, encode = texts[: len(HARD_TEXTS)], functools.partial(model.encoder, model.params)
     with jax.default_matmul_precision("highest"):
-        found = {side: encoder(towers.params, side, texts) for side in SIDES}
-        if towers.by_token:
-            questions, documents = (found[side][: len(HARD_TEXTS)] for side in SIDES)
+        found = {side: encode(side, texts) for side in SIDES}
+        if model.by_token:
+            questions, documents = (found[side][: len(first)] for side in SIDES)
             scores = mean_maxsim(questions, maxsim_scores(questions, documents))(0, len(questions))
             return {side: found[side].values for side in SIDES} | {"scores": np.asarray(scores)}
         for name, prompt in (prompts or {}).items():
-            first = dataclasses.replace(towers.processors["question"], prompt=prompt)
-            encoder = TextEncoder(towers.dual_encoder, {**towers.processors, "question": first}, mesh)
-            found[f"prompt {name}"] = encoder(towers.params, "question", texts[: len(HARD_TEXTS)])
+            found[f"prompt {name}"] = encode("question", first, prompt=prompt)
         return found
 
 
@@ -150,15 +144,16 @@ def encoded_elsewhere(
     here = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
-        (place / "texts.json").write_text(json.dumps(texts))
-        (place / "prompts.json").write_text(json.dumps({"names": prompts, "texts": texts[: len(HARD_TEXTS)]}))
+        asked = {"texts": texts, "first": len(HARD_TEXTS), "prompts": prompts}
+        (place / "asked.json").write_text(json.dumps(asked))
         # -P: do not import from the script's folder.
         command = [sys.executable, "-P", str(ENCODE), kind, str(folder), str(place)]
         done = subprocess.run(command, env=os.environ | here, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             raise EndxError(f"the export failed in its runtime: {last}")
-        sides = (*SIDES, "scores") if (place / "scores.npy").is_file() else SIDES
-        embeddings = {side: np.load(place / f"{side}.npy") for side in sides}
-        embeddings |= {f"prompt {name}": np.load(place / f"{n}.npy") for n, name in enumerate(prompts)}
+        with np.load(place / "embeddings.npz") as stored:
+            embeddings = dict(stored)
+        names = {str(n): f"prompt {name}" for n, name in enumerate(prompts)}
+        embeddings = {names.get(key, key): array for key, array in embeddings.items()}
         return embeddings, json_files.read_json_file(place / "versions.json")

@@ -272,6 +272,10 @@ def _make_embeddings(store: Store) -> Cache:
         if info.precision == "binary":
             shapes[f"{table}.signs"] = np.dtype(np.uint32), (count, -(-info.width // 32))
 
+    ((pages, size),) = store.rows("SELECT page_count, page_size FROM pragma_page_count, pragma_page_size")
+    if sum(counts.values()) * info.width * info.dtype.itemsize > pages * size:  # or all memory would be taken
+        raise EndxError(f"{store.path} is damaged: it is too small for embeddings of width {info.width}; {REMEDY}")
+
     def fill(arrays: dict[str, np.ndarray]) -> None:
         for table in counts:
             start = 0

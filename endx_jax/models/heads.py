@@ -15,7 +15,7 @@ from endx_jax.models.config_keys import MOST_SIZE
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import l2_normalize
-from endx_jax.settings import check_choice, check_range, from_mapping, key, require
+from endx_jax.settings import check_choice, from_mapping, key, require
 
 Array = jax.Array
 
@@ -90,20 +90,18 @@ class HeadSettings:
     """Settings of the heads, `config.objective.head`."""
 
     names: str = key(FCRR, f"Heads in order, joined by +: {', '.join(FUNCTIONS)}.")
-    sides: str = key("both", f"Towers with heads: both, {' or '.join(SIDES)}. The other tower stays as it is.")
-    width: int = key(1024, "Hidden width of fcrr (RR: unstated).")
-    filters: int = key(16, f"Filters of convrr, of width {WINDOW} and stride {STRIDE} (RR: 1024).")
-    dropout: float = key(0.1, "Dropout rate of a head's hidden activations, in [0, 1) (RR: 0.1).")
+    sides: str = key("both", "Towers with heads. The other tower stays as it is.", choices=("both", *SIDES))
+    width: int = key(1024, "Hidden width of fcrr (RR: unstated).", least=1, most=MOST_SIZE)
+    filters: int = key(
+        16, f"Filters of convrr, of width {WINDOW} and stride {STRIDE} (RR: 1024).", least=1, most=MOST_SIZE
+    )
+    dropout: float = key(0.1, "Dropout rate of a head's hidden activations, in [0, 1) (RR: 0.1).", least=0, below=1)
 
     def __post_init__(self):
-        check_choice("objective.head.sides", self.sides, ("both", *SIDES))
         for name in self.functions:
             check_choice("objective.head.names", name, FUNCTIONS)
         once = len(set(self.functions)) == len(self.functions)
         require(once, f"objective.head.names is {self.names}: a head can be there once")
-        for name in ("width", "filters"):
-            check_range(f"objective.head.{name}", getattr(self, name), 1, MOST_SIZE)
-        require(0 <= self.dropout < 1, f"objective.head.dropout is {self.dropout}; it must be in [0, 1)")
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from endx_jax.models.config_keys import MOST_SIZE
 from endx_jax.models.dropout import dropout
-from endx_jax.settings import check_choice, check_range, key, require
+from endx_jax.settings import key, require
 
 Array = jax.Array
 
@@ -33,22 +33,24 @@ _LINEAR = re.compile(r"(^|/)encoder/layers_\d+/(attention/(query|key|value|outpu
 class LoraSettings:
     """Settings of adapters, `config.model.lora`."""
 
-    rank: int = key(0, "Rank of the adapters, such as 16; the other parameters of the encoder are frozen. 0: none.")
+    rank: int = key(
+        0,
+        "Rank of the adapters, such as 16; the other parameters of the encoder are frozen. 0: none.",
+        least=0,
+        most=MOST_SIZE,
+    )
     alpha: float = key(32.0, "Numerator of the factor of the adapters, alpha / rank.")
     rank_stabilized: bool = key(False, "Makes the factor alpha / sqrt(rank) (rsLoRA, Kalajdzievski 2023).")
-    dropout: float = key(0.0, "Dropout rate of the adapters' input, in [0, 1).")
+    dropout: float = key(0.0, "Dropout rate of the adapters' input, in [0, 1).", least=0, below=1)
     targets: str = key(
         "",
         "Pattern of the paths of linear layers with an adapter, such as `attention/` or `layers_2[0-9]/`. Empty: all "
         "linear layers of the blocks.",
     )
     adapter: str = key("", "Folder in PEFT's format with the initial adapters. Empty: new ones.")
-    base_dtype: str = key("float32", f"Data type of the frozen matrices in memory: {' or '.join(DTYPES)}.")
+    base_dtype: str = key("float32", "Data type of the frozen matrices in memory.", choices=DTYPES)
 
     def __post_init__(self):
-        check_range("model.lora.rank", self.rank, 0, MOST_SIZE)
-        require(0 <= self.dropout < 1, f"model.lora.dropout is {self.dropout}; it must be in [0, 1)")
-        check_choice("model.lora.base_dtype", self.base_dtype, DTYPES)
         try:
             re.compile(self.targets)
         except re.error as failure:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from endx_jax.models.config_keys import MOST_SIZE
 from endx_jax.numerics import at_least_float32
-from endx_jax.settings import check_range, key
+from endx_jax.settings import key
 
 Array = jax.Array
 
@@ -66,12 +66,10 @@ POOLINGS: Mapping[str, Callable[[Array, Array], Array]] = {
 class MultiHopSettings:
     """Settings of multi-hop pooling, `config.model.multi_hop`."""
 
-    hops: int = key(10, "Hops of multi_hop pooling, r (Lin et al. 2017: 30; ENDX: unstated).")
-    width: int = key(256, "Hidden width of multi_hop pooling, d_a (Lin et al. 2017: 350; ENDX: unstated).")
-
-    def __post_init__(self):
-        for name in ("hops", "width"):
-            check_range(f"model.multi_hop.{name}", getattr(self, name), 1, MOST_SIZE)
+    hops: int = key(10, "Hops of multi_hop pooling, r (Lin et al. 2017: 30; ENDX: unstated).", least=1, most=MOST_SIZE)
+    width: int = key(
+        256, "Hidden width of multi_hop pooling, d_a (Lin et al. 2017: 350; ENDX: unstated).", least=1, most=MOST_SIZE
+    )
 
 
 class MultiHopAttention(nn.Module):

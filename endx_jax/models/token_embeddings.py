@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from endx_jax.batch import Tokens
 from endx_jax.models.config_keys import MOST_SIZE
 from endx_jax.models.sharding_hints import platform
-from endx_jax.settings import check_range, key, require
+from endx_jax.settings import key, require
 
 Array = jax.Array
 
@@ -23,12 +23,12 @@ class TokenSettings:
         (), "Tokens of answers without an embedding, by the tokenizer's names (ColBERT: punctuation); empty: none."
     )
     expand: int = key(
-        0, "Shorter questions are filled up to this many tokens with [MASK], each with an embedding (ColBERT: 32)."
+        0,
+        "Shorter questions are filled up to this many tokens with [MASK], each with an embedding (ColBERT: 32).",
+        least=0,
+        most=MOST_SIZE,
     )
     attend: bool = key(False, "A question's tokens attend to its [MASK] tokens (ColBERT: False).")
-
-    def __post_init__(self):
-        check_range("model.tokens.expand", self.expand, 0, MOST_SIZE)
 
 
 @dataclasses.dataclass(frozen=True)

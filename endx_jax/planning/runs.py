@@ -16,7 +16,7 @@ from endx_jax.data.sources import read_splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.finalize import finalize
-from endx_jax.experiment.model import Model, build_model, checked_length
+from endx_jax.experiment.model import Model, build_model, checked_length, read_sources
 from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.files import expanded
 from endx_jax.models import sharding_hints
@@ -125,10 +125,7 @@ def _outlined(settings: Settings, platform: str, counts: Counts | None) -> Model
         steps = settings.train.steps or settings.optimizer.warmup_steps + SOME_STEPS
         train = dataclasses.replace(settings.train, steps=steps, epochs=0.0)
         settings = dataclasses.replace(settings, train=train, data=dataclasses.replace(settings.data, mixture=()))
-    load = outline_tokens if settings.model.encoder else outline
-    question = load(settings.model.pretrained)
-    answer = load(settings.model.answer_pretrained) if settings.model.answer_pretrained else question
-    sources = dict(zip(SIDES, (question, answer), strict=True))
+    sources = read_sources(settings, readers=(outline, outline_tokens))
     weights = {side: np.zeros(source.config.vocab_size, np.float32) for side, source in sources.items()}
     chosen = weights if settings.model.token_weights else None
     return Model(finalize(settings, sources, counts), sources, {}, chosen, platform)

@@ -9,14 +9,15 @@ import flax.traverse_util
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.encoders.architecture import TensorRule
 from endx_jax.errors import EndxError
 from endx_jax.files import write_text
 from endx_jax.models.config_keys import check_keys
 from endx_jax.models.lora import KERNEL, A, B, LoraSettings, is_adapter, is_linear
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, shapes_of
 from endx_jax.pretrained.sentence_transformers import ADAPTER
-from endx_jax.pretrained.stored import StoredArray, metadata_of, open_file, write_file
-from endx_jax.pretrained.weights import paths
+from endx_jax.pretrained.stored import metadata_of, open_file, write_file
+from endx_jax.pretrained.weights import modernise, paths, to_ours
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -120,46 +121,43 @@ def read_adapter(
     """
     config = json_files.read_json_file(folder / ADAPTER)
     _check_config(config, settings, folder / ADAPTER)
-    file = folder / WEIGHTS
-    tensors = open_file(file)
-    other = f"{file}: the adapter is of another base than {source.folder}"
+    file, architecture = folder / WEIGHTS, source.architecture
+    tensors = modernise(modernise(open_file(file), [PREFIX]), architecture.prefixes)
     if metadata_of(file).get(BASE_SHA256, base_sha256) != base_sha256:
-        raise EndxError(f"{other}, whose weights have another hash: set model.pretrained to the base of the adapter")
-    modules, shapes = _modules(source), shapes_of(source.architecture, source.config)
-    by_module: dict[str, dict[str, StoredArray]] = {}
-    for name, tensor in tensors.items():
-        named = re.fullmatch(rf"(?:{re.escape(PREFIX)})?(.+)\.lora_([AB])\.weight", name)
-        if not named:
-            raise EndxError(f"{file}: the tensor {name!r} is no matrix of LoRA, and is not supported")
-        prefix = next((prefix for prefix in source.architecture.prefixes if named[1].startswith(prefix)), "")
-        module = named[1].removeprefix(prefix)
-        if module in modules:
-            by_module.setdefault(module, {})[named[2]] = tensor
-        elif re.search(r"\.\d+\.", module):
-            raise EndxError(f"{other}, which has no linear layer {named[1]!r} in its blocks")
-        elif module != source.architecture.pooler:  # embeddings do not use the pooler
-            raise EndxError(f"{file}: {named[1]!r} is outside the blocks, whose layers alone may have adapters")
-    for key, pattern in _patterns({module: modules[module] for module in by_module}, settings).items():
+        raise EndxError(
+            f"{file}: the adapter is of another base than {source.folder}, whose weights have another hash: set "
+            "model.pretrained to the base of the adapter"
+        )
+    stems = {re.sub(r"\.lora_[AB]\.weight$", "", name) for name in tensors}
+    modules = {module: ours for module, ours in _modules(source).items() if module in stems}
+    if unknown := stems - {*modules, architecture.pooler}:  # embeddings do not use the pooler
+        raise EndxError(
+            f"{file}: {min(unknown)!r} is no adapter of a linear layer in the blocks of {source.folder}, and no other "
+            "part may have one: set model.pretrained to the base of the adapter"
+        )
+    for key, pattern in _patterns(modules, settings).items():
         if config.get(key) not in ({}, None, pattern):
             raise EndxError(f"{folder / ADAPTER}: {key} is not supported: all layers must have one rank and alpha")
+    of_base, expected = shapes_of(architecture, source.config), dict[str, tuple[int, ...]]()
+    for module, ours in modules.items():
+        rows, columns = of_base[f"{ours[0]}/{KERNEL}"]
+        rank = settings.rank * (len(ours) if config.get("rank_pattern") else 1)
+        expected |= {f"{module}/lora_A": (rank, rows), f"{module}/lora_B": (len(ours) * columns, rank)}
+    rules = [TensorRule(f"{path.replace('/', '.')}.weight", (path,)) for path in expected]
+    matrices = to_ours(tensors, rules, expected, where=f"{file}, as an adapter of {source.folder}")
     params: dict[str, np.ndarray] = {}
-    for module, matrices in by_module.items():
-        if len(matrices) < 2:
-            raise EndxError(f"{file}: {module} has only one of lora_A and lora_B; copy the adapter again")
-        count, (rows, columns) = len(modules[module]), shapes[f"{modules[module][0]}/{KERNEL}"]
-        rank = settings.rank * (count if config.get("rank_pattern") and count > 1 else 1)
-        for kind, expected in (("A", (rank, rows)), ("B", (count * columns, rank))):
-            if (shape := matrices[kind].shape) != expected:
-                raise EndxError(f"{other}: {module}.lora_{kind}.weight has the shape {shape} instead of {expected}")
-        parts = _split(np.asarray(matrices["A"]), np.asarray(matrices["B"]), count, settings.rank)
+    for module, ours in modules.items():
+        count = len(ours)
+        a_of_all, b_of_all = (np.asarray(matrices[module][name]) for name in ("lora_A", "lora_B"))
+        parts = _split(a_of_all, b_of_all, count, settings.rank)
         if parts is None:
             raise EndxError(
                 f"{file}: {module} holds {count} layers, whose adapters another library has mixed: "
                 "merge the adapter into its base with PEFT's merge_and_unload"
             )
-        for ours, (a, b) in zip(modules[module], parts, strict=True):
+        for path, (a, b) in zip(ours, parts, strict=True):
             if a.any():
-                params |= {f"{ours}/{A}": np.ascontiguousarray(a.T), f"{ours}/{B}": np.ascontiguousarray(b.T)}
+                params |= {f"{path}/{A}": np.ascontiguousarray(a.T), f"{path}/{B}": np.ascontiguousarray(b.T)}
     return params
 
 
@@ -194,7 +192,8 @@ def _joined(ours: Sequence[str], params: Mapping[str, np.ndarray]) -> dict[str, 
         {leaf: params.get(f"{module}/{leaf}", np.zeros_like(params[f"{some}/{leaf}"])).T for leaf in (A, B)}
         for module in ours
     ]
-    return {"A": np.concatenate([part[A] for part in each]), "B": _block_diagonal([part[B] for part in each])}
+    joined = _block_diagonal([part[B] for part in each])
+    return {"lora_A": np.concatenate([part[A] for part in each]), "lora_B": joined}
 
 
 def _patterns(modules: Mapping[str, Sequence[str]], settings: LoraSettings) -> dict[str, dict]:
@@ -225,7 +224,7 @@ def write_adapter(
     every = _modules(source)
     chosen = {theirs: ours for theirs, ours in every.items() if any(f"{module}/{A}" in params for module in ours)}
     tensors = {
-        f"{PREFIX}{theirs}.lora_{name}.weight": matrix
+        f"{PREFIX}{theirs}.{name}.weight": matrix
         for theirs, ours in chosen.items()
         for name, matrix in _joined(ours, params).items()
     }

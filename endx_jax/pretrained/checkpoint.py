@@ -104,11 +104,11 @@ class PretrainedEncoder:
           A tree with `token_embedder`, `encoder` and, if the head has one, `projection`.
         """
         architecture, config = self.architecture, self.config
-        tensors = modernise(open_tensors(self.folder), architecture.older_spellings)
+        tensors = modernise(open_tensors(self.folder), architecture.prefixes, architecture.older_spellings)
         _check_depth(tensors, architecture, config, self.folder)
         shapes = shapes_of(architecture, config)
         rules = [*architecture.rules(config, shapes)]
-        params = to_ours(tensors, rules, shapes, prefixes=architecture.prefixes, where=self.folder)
+        params = to_ours(tensors, rules, shapes, where=self.folder)
         _check_all_read(tensors, rules, architecture, self.folder)
         if self.head.projection is not None:
             params["projection"] = self.head.projection.params(config.width)
@@ -121,13 +121,17 @@ def load_encoder(name: str) -> PretrainedEncoder:
     Raises:
       EndxError: it cannot be found, has an unsupported architecture, or consists of two towers.
     """
-    return _readable(PretrainedEncoder(**encoder_fields(name)))
+    encoder = PretrainedEncoder(**encoder_fields(name))
+    check_config(encoder.hugging_face, encoder.folder)
+    return encoder
 
 
 def load_sides(name: str) -> dict[str, PretrainedEncoder]:
     """Returns the encoders of a folder by side, `question` and `answer`; they may differ."""
     sides = {side: PretrainedEncoder(**_described(head)) for side, head in read_heads(locate(name)).items()}
-    return {side: _readable(pretrained) for side, pretrained in sides.items()}
+    for encoder in sides.values():
+        check_config(encoder.hugging_face, encoder.folder)
+    return sides
 
 
 def encoder_fields(name: str) -> dict:
@@ -154,11 +158,6 @@ def _described(head: Head) -> dict:
         "head": head,
         "hugging_face": json_files.read_json_file(head.encoder / "config.json"),
     }
-
-
-def _readable(pretrained: PretrainedEncoder) -> PretrainedEncoder:
-    check_config(pretrained.hugging_face, pretrained.folder)
-    return pretrained
 
 
 def check_config(hugging_face: dict, folder: pathlib.Path) -> None:
@@ -215,8 +214,7 @@ def _check_all_read(
     tensors: Collection[str], rules: Collection[TensorRule], architecture: Architecture, where: object
 ) -> None:
     """Raises EndxError for unknown tensors in a layer that is read, and warns about other unused tensors."""
-    prefix = next((p for p in architecture.prefixes if any(name.startswith(p) for name in tensors)), "")
-    read = {prefix + rule.theirs for rule in rules}
+    read = {rule.theirs for rule in rules}
     unknown = sorted(name for name in {*tensors} - read if not UNUSED.fullmatch(name))
     layers = {match[0] for name in read if (match := re.match(r".*?\.\d+\.", name))}
     for name in unknown:

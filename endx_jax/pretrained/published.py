@@ -1,6 +1,7 @@
 """Configs of published encoders by hub id, so that models can be described without a download.
 
-Each entry holds the keys of the published `config.json` that our towers read (T5 v1.1:
+Each entry holds the keys of the published `config.json` that our towers read, without those that have the values of
+their families, which are defaults (T5 v1.1:
 google-research/text-to-text-transfer-transformer, released_checkpoints.md; BERT: Devlin et al. 2019, section 3; the
 others: their hub folders). `load_encoder` finds weights and tokenizers.
 """
@@ -29,11 +30,6 @@ def _t5(width: int, mlp_width: int, layers: int, heads: int) -> dict:
         "d_ff": mlp_width,
         "num_layers": layers,
         "num_heads": heads,
-        "relative_attention_num_buckets": 32,
-        "dropout_rate": 0.1,
-        "layer_norm_epsilon": 1e-6,
-        "pad_token_id": 0,
-        "tie_word_embeddings": False,
     }
 
 
@@ -46,13 +42,6 @@ def _bert(width: int, layers: int, heads: int) -> dict:
         "num_attention_heads": heads,
         "intermediate_size": 4 * width,
         "max_position_embeddings": 512,
-        "type_vocab_size": 2,
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-12,
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-        "initializer_range": 0.02,
-        "pad_token_id": 0,
     }
 
 
@@ -68,7 +57,6 @@ def _qwen3(width: int, mlp_width: int, layers: int, heads: int, vocab_size: int,
         "head_dim": 128,
         "max_position_embeddings": positions,
         "rope_theta": 1_000_000,
-        "rms_norm_eps": 1e-6,
     }
 
 
@@ -80,7 +68,7 @@ CONFIGS: Mapping[str, dict] = {
     "google/t5-v1_1-xxl": _t5(4096, 10240, 24, 64),
     "google-bert/bert-base-uncased": _bert(768, 12, 12),
     "google-bert/bert-large-uncased": _bert(1024, 24, 16),
-    MINILM.hub_id: _bert(384, 6, 12),
+    MINILM: _bert(384, 6, 12),
     GTE: {
         "model_type": "modernbert",
         "vocab_size": 50368,
@@ -89,9 +77,6 @@ CONFIGS: Mapping[str, dict] = {
         "num_attention_heads": 12,
         "intermediate_size": 1152,
         "max_position_embeddings": 8192,
-        "hidden_activation": "gelu",
-        "global_attn_every_n_layers": 3,
-        "local_attention": 128,
         "pad_token_id": 50283,
     },
     QWEN3.format("0.6B"): _qwen3(1024, 3072, 28, 16, 151669, 32768),
@@ -105,7 +90,6 @@ CONFIGS: Mapping[str, dict] = {
         "num_hidden_layers": 24,
         "num_attention_heads": 3,
         "num_key_value_heads": 1,
-        "head_dim": 256,
         "max_position_embeddings": 2048,
         "sliding_window": 512,
         "use_bidirectional_attention": True,
@@ -113,7 +97,7 @@ CONFIGS: Mapping[str, dict] = {
 }
 # Heads of published folders that differ from mean pooling alone.
 _HEADS: Mapping[str, dict[str, Any]] = {
-    MINILM.hub_id: {"normalize": True, "max_length": 256},
+    MINILM: {"normalize": True, "max_length": 256},
     GTE: {"pooling": "first"},
     **{QWEN3.format(size): {"pooling": "last", "normalize": True} for size in ("0.6B", "4B", "8B")},
     GEMMA: {

@@ -21,7 +21,8 @@ from endx_jax.files import expanded, staging_folder, state_of, write_text
 from endx_jax.models.config_keys import check_keys
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.sentence_transformers import USAGE_FILE
-from endx_jax.pretrained.weights import read_tensors
+from endx_jax.pretrained.stored import open_file
+from endx_jax.pretrained.weights import SINGLE_FILE, read_tensors
 
 if TYPE_CHECKING:
     import tokenizers
@@ -192,7 +193,7 @@ def _write(
     listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
     write_text(folder / MODULES, json.dumps(listed))
     write_text(folder / "1_Pooling" / "config.json", json.dumps({"pooling_mode": "mean"}))
-    save_file({"embedding.weight": table}, folder / "model.safetensors")
+    save_file({"embedding.weight": table}, folder / SINGLE_FILE)
 
 
 def _token_vectors(folder: pathlib.Path) -> pathlib.Path | None:
@@ -202,9 +203,12 @@ def _token_vectors(folder: pathlib.Path) -> pathlib.Path | None:
     modules = read_list(folder) if (folder / MODULES).is_file() else []
     if modules:
         return modules[0].folder if modules[0].kind == "StaticEmbedding" else None
-    architecture = json_files.read_optional(folder / "config.json").get("model_type")
-    ours = architecture == "model2vec" or (architecture is None and _has_table(folder))
-    return folder if ours and (folder / "tokenizer.json").is_file() else None
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    architecture, weights = json_files.read_optional(folder / "config.json").get("model_type"), folder / SINGLE_FILE
+    if architecture is None and weights.is_file():
+        return None if set(TABLES).isdisjoint(open_file(weights)) else folder
+    return folder if architecture == "model2vec" else None
 
 
 def _normalizes(folder: pathlib.Path) -> bool:
@@ -218,16 +222,6 @@ def _normalizes(folder: pathlib.Path) -> bool:
     contents = json_files.read_optional(file)
     check_keys(contents, file, {"model_type": ("model2vec",)}, MODEL2VEC, ignored_by="model2vec")
     return bool(contents.get("normalize"))
-
-
-def _has_table(folder: pathlib.Path) -> bool:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(folder / "model.safetensors", framework="np") as tensors:
-            return not set(TABLES).isdisjoint(tensors.keys())
-    except (OSError, SafetensorError):  # missing or damaged; the reader of the folder reports it
-        return False
 
 
 def _write_glove(folder: pathlib.Path, data: pathlib.Path) -> None:

@@ -90,29 +90,33 @@ def build_dual_encoder(
       EndxError: the towers' embeddings would differ in width, a new encoder does not fit a token table, or a tokenizer
         lacks a token of `model.tokens`.
     """
-    widths = {side: _embedding_width(settings, sources[side]) for side in SIDES}
-    require(
-        len(set(widths.values())) == 1,
-        f"the towers' embedding widths {widths['question']} and {widths['answer']} differ; set model.projection",
-    )
-    towers = {side: _finished(settings, sources[side], side, platform, processors) for side in SIDES}
-    if make_head:
-        towers = {side: tower.clone(head=make_head(side, widths[side])) for side, tower in towers.items()}
-    return DualEncoder(**towers, sharing=SHARINGS[settings.sharing])
+    by_side = dict.fromkeys(SIDES, settings)
+    return _joined(by_side, sources, SHARINGS[settings.sharing], platform, processors, make_head)
 
 
-def _finished(
-    settings: ModelSettings,
-    source: PretrainedEncoder,
-    side: str,
+def _joined(
+    settings: Mapping[str, ModelSettings],
+    sources: Mapping[str, PretrainedEncoder],
+    sharing: Sharing,
     platform: str | None,
     processors: Mapping[str, TextProcessor] | None,
-) -> Tower:
-    """Returns the tower of a side, with the tokens that have an embedding."""
-    tower = build_tower(settings, source, platform)
-    if settings.pooling != TOKENS:
-        return tower
-    return tower.clone(tokens=token_choice(settings.tokens, side, processors[side].tokenizer if processors else None))
+    make_head: MakeHead | None = None,
+) -> DualEncoder:
+    """Returns the dual encoder for settings and pretrained encoders by side."""
+    widths = {side: _embedding_width(settings[side], sources[side]) for side in SIDES}
+    if len(set(widths.values())) > 1:
+        wide = (f"{width} dimensions by {sources[side].folder}" for side, width in widths.items())
+        raise EndxError(
+            f"question and answer embeddings have {' and '.join(wide)}: set model.projection, or use encoders of equal "
+            "width"
+        )
+    towers = {side: build_tower(settings[side], sources[side], platform) for side in SIDES}
+    for side, tower in towers.items():
+        if settings[side].pooling == TOKENS:
+            tokenizer = processors[side].tokenizer if processors else None
+            tower = tower.clone(tokens=token_choice(settings[side].tokens, side, tokenizer))
+        towers[side] = tower.clone(head=make_head(side, widths[side])) if make_head else tower
+    return DualEncoder(**towers, sharing=sharing)
 
 
 def token_choice(settings: TokenSettings, side: str, tokenizer: Tokenizer | None) -> TokenChoice:
@@ -290,14 +294,7 @@ def finished_towers(
         shared.add("projection")
     given = {s: ModelSettings(normalize=sources[s].head.normalize) for s in SIDES}
     settings = {s: fill_in(given[s], sources[s]) for s in SIDES}
-    widths = [settings[s].projection or sources[s].config.width for s in SIDES]
-    if len(set(widths)) > 1:
-        raise EndxError(
-            f"question embeddings by {question.folder} have {widths[0]} dimensions and answer embeddings by "
-            f"{answer.folder} have {widths[1]}; use encoders of equal width"
-        )
-    towers = {side: _finished(settings[side], sources[side], side, platform, processors) for side in SIDES}
-    dual_encoder = DualEncoder(**towers, sharing=Sharing(frozenset(shared)))
+    dual_encoder = _joined(settings, sources, Sharing(frozenset(shared)), platform, processors)
     params = question.stored_params()
     same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)
     return dual_encoder, dual_encoder.join({"question": params, "answer": params if same else answer.stored_params()})

@@ -46,12 +46,16 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     return {name: np.asarray(tensor) for name, tensor in open_tensors(folder).items()}
 
 
-def modernise(tensors: Mapping[str, Any], spellings: Mapping[str, str]) -> dict[str, Any]:
-    """Renames tensors whose names end in an older spelling, such as `LayerNorm.gamma`, to the newer one.
+def modernise(
+    tensors: Mapping[str, Any], prefixes: Iterable[str], spellings: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Returns tensors by name without prefix, such as `bert.`, and older spelling, such as `LayerNorm.gamma`.
 
-    If tensors have both names, the one with the newer name is used.
+    Only the first of the prefixes that a name begins with is removed. Older spellings are endings of names. If tensors
+    have both names, the one with the newer name is used.
     """
-    renamed = {}
+    prefix, spellings = next((p for p in prefixes if any(name.startswith(p) for name in tensors)), ""), spellings or {}
+    tensors, renamed = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}, {}
     for name, tensor in tensors.items():
         old = next((spelling for spelling in spellings if name.endswith(spelling)), "")
         newer = name.removesuffix(old) + spellings.get(old, "")
@@ -65,7 +69,6 @@ def to_ours(
     rules: Iterable[TensorRule],
     shapes: Mapping[str, tuple[int, ...]],
     *,
-    prefixes: Iterable[str],
     where: object,
 ) -> dict:
     """Builds a parameter tree from a checkpoint's tensors; omits tensors without a rule (poolers, heads).
@@ -73,22 +76,20 @@ def to_ours(
     Does not read `StoredArray` tensors.
 
     Args:
-      tensors: tensors by name.
+      tensors: tensors by name, without prefix.
       rules: rules of the parameters.
       shapes: shapes of the parameters by path.
-      prefixes: possible prefixes of all names, such as `bert.`.
       where: the folder, for messages.
     """
-    prefix, rules = next((p for p in prefixes if any(name.startswith(p) for name in tensors)), ""), [*rules]
-    params = {}
-    if missing := [rule.theirs for rule in rules if prefix + rule.theirs not in tensors]:
+    params, rules = {}, [*rules]
+    if missing := [rule.theirs for rule in rules if rule.theirs not in tensors]:
         raise EndxError(
             f"{where}: the weights have no tensor {missing[0]!r} (they lack {len(missing)} of {len(rules)} that "
             f"config.json requires, and have {json_files.format_names([*tensors][:3])}, ...): take config.json and all "
             "weight files from one published folder"
         )
     for rule in rules:
-        tensor = tensors[prefix + rule.theirs]
+        tensor = tensors[rule.theirs]
         expected = _their_shape(rule, shapes)
         if tensor.shape != expected:
             raise EndxError(f"{where}: {rule.theirs} has shape {tensor.shape}; config.json requires {expected}")

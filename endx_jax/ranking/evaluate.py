@@ -37,6 +37,7 @@ class EvaluationSettings:
         (8,),
         "Minimum numbers of questions per answer: for each, the report also ranks the questions whose answer has at "
         "least that many, in the whole pool and among those answers alone (ENDX, Table 4).",
+        least=1,
         changes_results=False,
     )
     untrained: bool = key(
@@ -47,6 +48,7 @@ class EvaluationSettings:
     batch_size: int = key(
         64,
         "Texts of maximum length encoded together, over all devices; shorter texts are encoded in larger batches.",
+        least=1,
         changes_results=False,
     )
 
@@ -59,9 +61,6 @@ class EvaluationSettings:
         if source:
             require(bool(names), f"evaluation.metric={self.metric} names a set, and evaluation.sets is empty: set both")
             check_choice("the set of evaluation.metric", source, (*names, MEAN))
-        whole = all(type(minimum) is int and minimum > 0 for minimum in self.min_questions)
-        require(whole, f"evaluation.min_questions={self.min_questions} must be whole numbers of questions, above 0")
-        require(self.batch_size > 0, "evaluation.batch_size must be positive")
 
     @property
     def names_of_sets(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import jax
 
 from endx_jax.batch import Batch
 from endx_jax.parallel.environment import PROGRAMS
-from endx_jax.settings import check_range, key, require
+from endx_jax.settings import key, require
 from endx_jax.training.step import TrainState
 
 
@@ -25,7 +25,7 @@ class TrainSettings:
         "Step at which the run saves a checkpoint and stops, as at a preemption. 0: runs to the end.",
         changes_results=False,
     )
-    log_every: int = key(10, "Steps between lines of metrics.jsonl.", changes_results=False)
+    log_every: int = key(10, "Steps between lines of metrics.jsonl.", changes_results=False, least=1)
     evaluate_every: int = key(
         0,
         "Steps between validations, on the validation split and `evaluation.sets`; each also saves a checkpoint. 0: "
@@ -35,25 +35,32 @@ class TrainSettings:
         0,
         "Validations in a row without a new best `evaluation.metric` after which training ends. 0: it ends after the "
         "last step.",
+        least=0,
     )
-    checkpoint_every: int = key(100, "Steps between checkpoints.", changes_results=False)
+    checkpoint_every: int = key(100, "Steps between checkpoints.", changes_results=False, least=1)
     checkpoint_minutes: float = key(10.0, "Most minutes between checkpoints. 0: no limit.", changes_results=False)
-    keep_checkpoints: int = key(2, "Newest checkpoints that are kept, besides the best one.", changes_results=False)
+    keep_checkpoints: int = key(
+        2, "Newest checkpoints that are kept, besides the best one.", changes_results=False, least=1
+    )
     tower_chunk: int = key(
         -1,
         "Pairs that each device encodes at a time, to save memory. 0: all its pairs; -1: as many as fit into memory, "
         "on accelerators by the compiled step.",
         changes_results=False,
+        least=0,
     )
     profile_steps: int = key(
         0,
         "Number of steps to profile, starting with the third; the trace is in the workdir's `profile`. 0: none.",
         changes_results=False,
+        least=0,
     )
     profiler_port: int = key(
         0,
         "Port of JAX's profiler server for TensorBoard; further processes of a host have the next ports. 0: no server.",
         changes_results=False,
+        least=0,
+        most=65535,
     )
     wandb_project: str = key(
         "", "Weights & Biases project to log to, besides metrics.jsonl. Needs the extra [wandb].", changes_results=False
@@ -66,13 +73,8 @@ class TrainSettings:
         require(0 <= self.global_batch_size != 1, "train.global_batch_size must be at least 2, for negatives, or 0")
         one = min(self.steps, self.epochs) == 0 <= max(self.steps, self.epochs)
         require(one, f"train.steps={self.steps} and train.epochs={self.epochs}: set one of the two")
-        require(min(self.log_every, self.checkpoint_every) > 0, "train.log_every and checkpoint_every must be positive")
-        validated = self.patience == 0 or (self.patience > 0 and self.evaluate_every > 0)
-        require(validated, f"train.patience={self.patience} needs train.evaluate_every above 0, and must be 0 or more")
-        require(self.profile_steps >= 0, f"train.profile_steps is {self.profile_steps}; it must not be negative")
-        check_range("train.profiler_port", self.profiler_port, 0, 65535)
-        require(self.keep_checkpoints > 0, "train.keep_checkpoints must be positive")
-        require(self.tower_chunk >= -1, f"train.tower_chunk is {self.tower_chunk}; it must be positive, 0 or -1")
+        validated = self.patience == 0 or self.evaluate_every > 0
+        require(validated, f"train.patience={self.patience} needs train.evaluate_every above 0")
 
     def sized(self, pairs: int) -> "TrainSettings":
         """Returns settings with a batch size and a length for `pairs` training pairs, where they are 0."""

@@ -9,7 +9,7 @@ import optax
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel.sharding import map_paths
-from endx_jax.settings import check_choice, key, require
+from endx_jax.settings import key
 
 SCHEDULES = ("linear", "cosine", "constant")
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
@@ -26,16 +26,19 @@ MIN_PARAMETER_SCALE = 1e-3
 class OptimizerSettings:
     """Settings of the optimizer, `config.optimizer`."""
 
-    name: str = key("adamw", f"Optimizer: one of {', '.join(OPTIMIZERS)}.")
+    name: str = key("adamw", "Optimizer.", choices=OPTIMIZERS)
     learning_rate: float = key(
         2e-5,
         "Peak learning rate (ENDX: 2e-5 for BERT). With Adafactor it is relative to the RMS of a parameter (Dong et "
         "al.: 1e-3 for T5).",
+        least=0,
     )
     schedule: str = key(
-        "linear", f"Learning-rate schedule after warm-up: one of {', '.join(SCHEDULES)}; linear and cosine end at 0."
+        "linear", "Learning-rate schedule after warm-up; linear and cosine end at 0.", choices=SCHEDULES
     )
-    warmup_steps: int = key(0, "Steps of the linear rise from 0 to the peak. -1: a tenth of all, at most 100.")
+    warmup_steps: int = key(
+        0, "Steps of the linear rise from 0 to the peak. -1: a tenth of all, at most 100.", least=-1
+    )
     weight_decay: float = key(
         0.01, "Decoupled weight decay of AdamW and Adafactor, for kernels and embedding tables only."
     )
@@ -53,12 +56,6 @@ class OptimizerSettings:
         if 0 <= self.warmup_steps < steps:
             return self
         return dataclasses.replace(self, warmup_steps=min(steps // 10, max(self.warmup_steps, 100)))
-
-    def __post_init__(self):
-        check_choice("optimizer.name", self.name, OPTIMIZERS)
-        check_choice("optimizer.schedule", self.schedule, SCHEDULES)
-        require(self.learning_rate >= 0, f"optimizer.learning_rate is {self.learning_rate}; it must not be negative")
-        require(self.warmup_steps >= -1, f"optimizer.warmup_steps is {self.warmup_steps}; it must be -1 or more")
 
 
 def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Array], jax.Array]:

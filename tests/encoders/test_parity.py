@@ -20,7 +20,7 @@ from endx_jax.models.layout import lay_out
 from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.parallel.sharding import rule_of
 from endx_jax.pretrained.checkpoint import shapes_of
-from endx_jax.pretrained.weights import to_ours, to_theirs
+from endx_jax.pretrained.weights import modernise, to_ours, to_theirs
 
 torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
 transformers = pytest.importorskip("transformers")
@@ -86,7 +86,7 @@ def pair(name: str) -> Pair:
     tensors = stored(theirs)
     shapes = shapes_of(architecture, ours)
     rules = architecture.rules(ours, shapes)
-    params = to_ours(tensors, rules, shapes, prefixes=architecture.prefixes, where=name)
+    params = to_ours(modernise(tensors, architecture.prefixes), rules, shapes, where=name)
     return Pair(theirs, model_type, ours, tensors, params)
 
 

@@ -113,11 +113,11 @@ def test_a_second_run_waits_for_the_first_one_or_is_refused(config, url, monkeyp
     monkeypatch.setattr(workdirs, "LOCK_EVERY", 0.1)
     monkeypatch.setattr(workdirs, "LOCK_PATIENCE", 1.0)
     lock = f"{url}/{LOCK}"
-    with workdirs.BucketLock(lock, "wait"), one_line_error(f"{url} is in use by process .* since .*: wait"):
+    with workdirs.bucket_lock(lock, "wait"), one_line_error(f"{url} is in use by process .* since .*: wait"):
         run(config, url)
     assert buckets.read_bytes(lock) is None
     buckets.write_bytes(lock, b'{"host": "h", "process": 7, "since": "then"}')  # its holder was killed
-    with workdirs.BucketLock(lock, "wait"):
+    with workdirs.bucket_lock(lock, "wait"):
         assert b'"h"' not in buckets.read_bytes(lock)
     assert "is taken over: process 7 on h since then has ended" in capsys.readouterr().out
 

@@ -13,16 +13,17 @@ from endx_jax.metrics.significance import FEWEST
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.trec import write_qrels, write_system
 
-# Ten questions: the second is better on nine, worse on one.
-FIRST = {f"q{n}": 0.25 for n in range(10)}
-SECOND = {f"q{n}": 0.5 if n else 0.0 for n in reversed(range(10))}
+# Sixty questions: the second is better on forty, worse on twenty.
+FIRST = {f"q{n}": 0.25 for n in range(60)}
+SECOND = {f"q{n}": 0.5 if n < 40 else 0.0 for n in reversed(range(60))}
+FEW = {f"q{n}": 0.25 for n in range(29)}
 
 
-def write(folder, name, values, groups=None, **more):
+def write(folder, name, values, of_group=0, **more):
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
     for n, (question, value) in enumerate(values.items()):
-        group = {"group": f"g{int(question[1]) % groups}"} if groups else {}
+        group = {"group": f"g{int(question[1:]) // of_group}"} if of_group else {}
         lines.append({"id": question, "question": n, "ranks": [1.0], "mrr": value, "p@1": 0.0, **more, **group})
     (folder / f"{name}.per_question.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -39,7 +40,8 @@ def runs(tmp_path):
     """A workdir with two pools, and a folder of `endx evaluate` with one."""
     a, b = tmp_path / "a", tmp_path / "b"
     write(a / "evaluation" / "test", "trained", FIRST)
-    write(a / "evaluation" / "test", "bm25", SECOND)
+    for name, value in (("bm25", 0.5), ("untrained", 0.25)):
+        write(a / "evaluation" / "test", name, dict.fromkeys(FEW, value))
     write(a / "evaluation" / "test" / "answers-at-least-8", "trained", {"q1": 0.0, "q2": 1.0})
     write_results(a, ("all", "trained", 30), ("answers>=8", "trained", 30))
     write(b, "trained", SECOND, extra=1.0)
@@ -47,31 +49,30 @@ def runs(tmp_path):
     return a, b
 
 
-def test_the_table_of_two_runs(runs, tmp_path, endx, monkeypatch):
-    monkeypatch.setattr(comparison, "FEWEST", 10)
+def test_the_table_of_two_runs(runs, tmp_path, endx):
     output = tmp_path / "compared.json"
     lines = endx("compare", *runs, f"--output={output}").out.splitlines()
     assert lines[0] == f"first:  {runs[0]}, trained, pool all"
-    assert lines[2] == "10 questions, the same for both"
+    assert lines[2] == "60 questions, the same for both"
     found = json.loads(output.read_text())
-    assert found["questions"] == 10
+    assert found["questions"] == 60
     assert [row["measure"] for row in found["measures"]] == ["mrr", "p@1"]  # what both have
     mrr, nothing = found["measures"]
-    assert (mrr["first"], mrr["second"], mrr["difference"]) == pytest.approx((0.25, 0.45, 0.2))
-    assert (mrr["better"], mrr["worse"]) == (9, 1)
-    # Nine differences of one sign and one of the other, all equal: 2 * (1 + 10) of 1024 assignments are as extreme.
-    assert mrr["p"] == pytest.approx(22 / 1024, abs=0.012)
-    assert mrr["low"] < 0.2 < mrr["high"]
+    assert (mrr["first"], mrr["second"], mrr["difference"]) == pytest.approx((0.25, 1 / 3, 1 / 12))
+    assert (mrr["better"], mrr["worse"]) == (40, 20)
+    # All differences are equal but for their signs: of 60 tosses of a coin, at least 40, or at most 20, are heads.
+    assert mrr["p"] == pytest.approx(0.0135, abs=0.005)
+    assert mrr["low"] < 1 / 12 < mrr["high"]
     assert (nothing["difference"], nothing["p"]) == (0, 1)
     columns = next(line for line in lines if line.startswith("mrr")).split()
-    assert columns[1:4] == ["0.2500", "0.4500", "+0.2000"]
-    assert columns[-2:] == ["9", "1"]
+    assert columns[1:4] == ["0.2500", "0.3333", "+0.0833"]
+    assert columns[-2:] == ["40", "20"]
 
 
 def test_two_systems_of_one_run(runs, tmp_path, endx):
     output = tmp_path / "new" / "compared.json"
-    said = endx("compare", runs[0], runs[0], "--systems=bm25,trained", f"--output={output}").out
-    assert "-0.2000" in said
+    said = endx("compare", runs[0], runs[0], "--systems=bm25,untrained", f"--output={output}").out
+    assert "-0.2500" in said
     assert "fewer than 30 questions: no interval" in said
     for row in json.loads(output.read_text())["measures"]:
         assert row["low"] is row["high"] is row["p"] is None
@@ -89,22 +90,22 @@ def test_the_settings_in_which_two_runs_differ_are_named(runs, tmp_path, endx):
     assert json.loads(output.read_text())["settings"] == ["optimizer.learning_rate: 2e-05 -> 5e-05"]
 
 
-def test_groups_of_questions_are_resampled_on_request(tmp_path, endx, monkeypatch):
-    for name, values in (("a", FIRST), ("b", SECOND)):
-        write(tmp_path / name, "trained", values, groups=4)
-        write_results(tmp_path / name, ("all", "trained", 30))
+def test_groups_of_questions_are_resampled_on_request(tmp_path, endx):
     arguments = [tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'out.json'}"]
-    assert "fewer than 30 groups of questions: no interval" in endx("compare", *arguments, "--clusters").out
-    monkeypatch.setattr(comparison, "FEWEST", 4)
-    assert "bootstrap over 4 groups of questions" in endx("compare", *arguments, "--clusters").out
+    said = ("fewer than 30 groups of questions: no interval", "bootstrap over 30 groups of questions")
+    for of_group, line in zip((3, 2), said, strict=True):
+        for name, values in (("a", FIRST), ("b", SECOND)):
+            write(tmp_path / name, "trained", values, of_group)
+            write_results(tmp_path / name, ("all", "trained", 30))
+        assert line in endx("compare", *arguments, "--clusters").out
     clustered = json.loads((tmp_path / "out.json").read_text())
     endx("compare", *arguments)
     single = json.loads((tmp_path / "out.json").read_text())
     assert (clustered["clustered"], single["clustered"]) == (True, False)
     assert [row["measure"] for row in clustered["measures"]] == ["mrr", "p@1"]  # `group` is no measure
     assert clustered["measures"][0]["difference"] == single["measures"][0]["difference"]
-    # Four groups with 16 assignments, single questions with 1024.
-    assert clustered["measures"][0]["p"] > 0.1 > single["measures"][0]["p"]
+    # Twenty of thirty groups are better, and forty of sixty questions.
+    assert clustered["measures"][0]["p"] > 0.05 > single["measures"][0]["p"]
     write(tmp_path / "b", "trained", FIRST)
     error = endx("compare", tmp_path / "b", tmp_path / "a", "--clusters", status=2).err
     assert "its questions have no groups" in error
@@ -119,7 +120,7 @@ def test_groups_are_those_of_the_first_runs_questions():
     order = draw.permutation(20)
     names, groups = (tuple(np.array(one)[order].tolist()) for one in (questions, second.groups))
     shuffled = dataclasses.replace(second, question_ids=names, values=second.values[order], groups=groups)
-    found, expected = (compare_systems(first, one, clustered=True).differences for one in (shuffled, second))
+    found, expected = (compare_systems(first, one, clustered=True).rows for one in (shuffled, second))
     assert found == expected
 
 
@@ -159,7 +160,7 @@ def test_a_suite_has_the_metrics_that_all_of_its_sets_have(tmp_path):
 def test_mistakes_and_damaged_results_of_a_suite_are_one_line(runs, monkeypatch, endx):
     monkeypatch.chdir(runs[0].parent)
     for arguments, message in (
-        (["a", "b", "--systems=trainde"], "there are bm25, trained; did you mean 'trained'?"),
+        (["a", "b", "--systems=trainde"], "there are bm25, trained, untrained; did you mean 'trained'"),
         (["a", "b", "--systems=x,y,z"], "give one name"),
         (["a", "b", "--pool=nothing"], "run endx evaluate first"),
     ):

@@ -21,7 +21,8 @@ from endx_jax.experiment.model import build_model
 from endx_jax.experiment.model_card import card_text
 from endx_jax.experiment.run import prepare_run, run
 from endx_jax.experiment.saved_model import best_params, read_model, save_description
-from endx_jax.export.towers import Towers
+from endx_jax.export.run import subject_of
+from endx_jax.export.towers import plain
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh, put, state_shardings
@@ -166,16 +167,16 @@ def test_training_ends_with_a_card_whose_usage_works(trained_workdir, monkeypatc
 
 
 @pytest.fixture(scope="module")
-def towers(trained_workdir):
-    return Towers.of(endx_jax.load(trained_workdir))
+def subject(trained_workdir):
+    return subject_of(plain(endx_jax.load(trained_workdir)), str(trained_workdir))
 
 
 def front_matter(card):
     return card.split("---\n")[1].splitlines()
 
 
-def test_a_run_tells_its_data_recipe_and_results(towers, trained_workdir, tiny_bert, pairs_csv):
-    card = card_text(towers.subject, "sentence-transformers")
+def test_a_run_tells_its_data_recipe_and_results(subject, trained_workdir, tiny_bert, pairs_csv):
+    card = card_text(subject, "sentence-transformers")
     assert front_matter(card)[:2] == ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
     assert "Data: `pairs.csv` (questions: " in card
     counts = json.loads((trained_workdir / "data.json").read_text())["questions"]
@@ -190,8 +191,8 @@ def test_a_run_tells_its_data_recipe_and_results(towers, trained_workdir, tiny_b
     assert not any(line.startswith("base_model") for line in front_matter(card))
 
 
-def test_the_card_names_the_training_data_of_minilm(towers):
-    named = dataclasses.replace(towers.subject, workdir=None, loaded_from="all-MiniLM-L6-v2")
+def test_the_card_names_the_training_data_of_minilm(subject):
+    named = dataclasses.replace(subject, workdir=None, loaded_from="all-MiniLM-L6-v2")
     card = card_text(named, "sentence-transformers")
     assert "base_model:\n- sentence-transformers/all-MiniLM-L6-v2\n" in card
     assert "SQuAD 2.0, Natural Questions" in card
@@ -200,14 +201,14 @@ def test_the_card_names_the_training_data_of_minilm(towers):
     assert "Exported by endx_jax without further training" in card
 
 
-def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, tmp_path):
+def test_both_checkpoints_and_an_earlier_run_are_told(subject, trained_workdir, tmp_path):
     config = json.loads((trained_workdir / "config.json").read_text())
     config["model"] |= {"answer_pretrained": "org/other-bert", "init_from": "/home/me/runs/before"}
     config["data"]["mixture"] = [["/home/me/more.csv", 1.0, "query: "]]
     config["evaluation"]["sets"] = ["/home/me/beir/nfcorpus:test"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     shutil.copy(trained_workdir / "data.json", tmp_path / "data.json")
-    card = card_text(dataclasses.replace(towers.subject, workdir=tmp_path), "sentence-transformers")
+    card = card_text(dataclasses.replace(subject, workdir=tmp_path), "sentence-transformers")
     assert "no record of the training data of `bert`" in card
     assert "no record of the training data of `org/other-bert`" in card
     assert "base_model:\n- org/other-bert\n" in card
@@ -217,10 +218,10 @@ def test_both_checkpoints_and_an_earlier_run_are_told(towers, trained_workdir, t
     assert "/home/me" not in card
 
 
-def test_a_run_without_results_has_no_table(towers, trained_workdir, tmp_path):
+def test_a_run_without_results_has_no_table(subject, trained_workdir, tmp_path):
     for name in ("config.json", "data.json"):
         shutil.copy(trained_workdir / name, tmp_path / name)
-    card = card_text(dataclasses.replace(towers.subject, workdir=tmp_path), "stablehlo")
+    card = card_text(dataclasses.replace(subject, workdir=tmp_path), "stablehlo")
     assert "## Training" in card
     assert "## Results" not in card
     assert f"JAX {jax.__version__} wrote these programs" in card

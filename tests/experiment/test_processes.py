@@ -17,7 +17,6 @@ from endx_jax import buckets
 from endx_jax.errors import EndxError
 from endx_jax.experiment import run as runs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.step_memory import StepMemory, read_choice, write_choice
 from endx_jax.experiment.workdir import Workdir, check_agrees
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.training import checkpoints
@@ -82,13 +81,6 @@ def test_the_hashes_of_a_checkpoint_are_checked_by_the_primary(seen, monkeypatch
     shutil.rmtree(seen[0] / checkpoints.FOLDER / str(step) / "params")
     errors = as_processes(monkeypatch, lambda process: restore_params(seen[process], step, {}))
     assert all("is damaged" in str(error) for error in errors), errors
-
-
-def test_chunks_are_those_that_the_primary_has_kept(tmp_path, monkeypatch):
-    write_choice(str(tmp_path / "0"), "key", StepMemory(4, "none"))
-    write_choice(str(tmp_path / "1"), "key", StepMemory(8, "full"))
-    found = as_processes(monkeypatch, lambda process: read_choice(str(tmp_path / str(process)), "key"))
-    assert found == [StepMemory(4, "none")] * 2
 
 
 def test_a_process_that_cannot_cache_computes_what_the_others_compute(tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ def files(tmp_path_factory):
     """A folder with pairs, documents, and data that is none."""
     folder = tmp_path_factory.mktemp("files")
     written(folder / "pairs.csv", "question,answer\nq1,a\nq2,b\n")
-    written(folder / "docs.jsonl", [{"title": f"T{n}", "body": f"Text {n}."} for n in range(20)])
+    written(folder / "docs.jsonl", [{"title": f"T{n}", "about": f"Text {n}."} for n in range(20)])
     return folder
 
 
@@ -81,7 +81,7 @@ DOCUMENTS = {"path": "docs.jsonl", "format": "documents"}
             {"path": "pairs.csv", "pool": "answers", "test_path": "pairs.csv"},
             ["pairs.csv is not reading-comprehension data"],
         ),
-        (DOCUMENTS, ["docs.jsonl, line 1", "'text'", "'title', 'body'"]),
+        (DOCUMENTS, ["docs.jsonl, line 1", "'text'", "'title', 'about'"]),
         (DOCUMENTS | {"pool": "answers"}, ["docs.jsonl is read as documents", "leave data.pool empty"]),
         (DOCUMENTS | {"path": "nothing.jsonl"}, ["nothing.jsonl", "no such file"]),
         (DOCUMENTS | {"format": "pdf"}, ["data.format", "'pdf'", "documents"]),

@@ -1,6 +1,7 @@
 """The main job end to end, on a tiny tower and tiny text."""
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -27,6 +28,8 @@ from endx_jax.experiment.run import prepare_run, run
 from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.experiment.workdir import LOCK, PROFILE, read_config, run_index
 from endx_jax.index.index import Index
+from endx_jax.methods.dual import DualSettings
+from endx_jax.methods.residual import HeadSettings, ResidualSettings
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.console import gathering
@@ -109,23 +112,27 @@ def finished(trained_workdir, tmp_path):
     return shutil.copytree(trained_workdir, tmp_path / "run")
 
 
-def test_without_test_and_validation_questions_the_last_checkpoint_is_the_model(config, tmp_path, capsys):
-    config.data.test_fraction = config.data.validation_fraction = 0.0
-    assert run(config, tmp_path) is None
-    said = capsys.readouterr().out
-    assert "no test questions, so nothing is ranked or indexed" in said
-    assert "load use the trained model, which was not compared" in said
-    assert endx_jax.load(tmp_path).encode_query(["a question"]).shape == (1, 32)
-    assert not (tmp_path / "results.json").exists()
-    assert best_params(tmp_path, read_model(tmp_path), make_mesh(MeshSettings()))[1] == 6
+HEADS = ResidualSettings(head=HeadSettings("fcrr", "answer"))
 
 
-def test_of_a_small_faq_nothing_is_held_out_and_all_is_searched(config, tmp_path, capsys):
-    (tmp_path / "faq.csv").write_text("question,answer\n" + "".join(f"what is {n},a mat {n}\n" for n in range(9)))
-    config.data.path, config.train.global_batch_size, config.model.encoder = str(tmp_path / "faq.csv"), 8, "none"
+@pytest.mark.parametrize(
+    ("count", "shares", "objective"), [(9, 0.2, DualSettings()), (60, 0.0, DualSettings()), (9, 0.2, HEADS)]
+)
+def test_without_held_out_questions_the_last_checkpoint_is_the_model_and_all_answers_are_searched(
+    config, tmp_path, capsys, count, shares, objective
+):
+    config.objective = dataclasses.asdict(objective)
+    (tmp_path / "faq.csv").write_text("question,answer\n" + "".join(f"what is {n},a mat {n}\n" for n in range(count)))
+    config.data.update(path=str(tmp_path / "faq.csv"), validation_fraction=shares, test_fraction=shares)
+    config.train.global_batch_size = 8
     run(config, tmp_path / "run")
-    assert "with fewer than 10 questions none is held out" in capsys.readouterr().out
-    assert len(Index(run_index(tmp_path / "run"))) == 9
+    said = capsys.readouterr().out
+    assert ("with fewer than 10 questions none is held out" in said) == (count < 10)
+    assert "no test questions, so nothing is ranked" in said
+    assert "load use the trained model, which was not compared" in said
+    assert endx_jax.load(tmp_path / "run").encode_query(["a question"]).shape == (1, 32)
+    assert len(Index(run_index(tmp_path / "run"))) == count
+    assert best_params(tmp_path / "run", read_model(tmp_path / "run"), make_mesh(MeshSettings()))[1] == 6
     written = json.loads((tmp_path / "run" / "results.json").read_text())
     assert written == {"systems": {}, "served": {"system": "trained", "questions": 0}, "evaluations": []}
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -275,7 +282,7 @@ def test_settings_that_do_not_fit_are_refused(stopped, config, changes, named):
 def test_other_data_an_unwritable_workdir_and_another_architecture_are_refused(trained_workdir, stopped, config):
     data = json.loads((stopped / "data.json").read_text())
     (stopped / "data.json").write_text(json.dumps(data | {"sha256": "0" * 64}))
-    check_refusal(lambda: run(config, stopped), "started with other data")
+    check_refusal(lambda: run(config, stopped), "(other training data)", "another workdir")
     check_refusal(lambda: run(config, stopped / "data.json" / "run"), "can't be written")
     config.model.init_from = str(trained_workdir)
     config.model.pretrained = str(write_tiny_bert(stopped / "narrow", hidden_size=16))

@@ -11,7 +11,6 @@ from tiny_bert import tiny_recipe
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import read_splits
-from endx_jax.experiment import run as runs
 from endx_jax.experiment import run_index as searched
 from endx_jax.experiment import served as served_models
 from endx_jax.experiment.run import run
@@ -71,7 +70,7 @@ def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_i
 
 def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, monkeypatch):
     monkeypatch.setattr(searched, "FEW", 0)
-    monkeypatch.setattr(runs, "SHARE", 0.0)
+    config.train.global_batch_size = 8  # two steps: work for the encoding of nine texts
     run(config, tmp_path / "run")
     said = capsys.readouterr().out
     splits = read_splits(read_config(tmp_path / "run").data)
@@ -113,13 +112,14 @@ def asking(train, test) -> tuple:
     data = types.SimpleNamespace(train=train, validation=test, test=test)
     results = Results("pairs.csv", "test", Pools(all=test), Hybrid())
     dense = evaluate_dense(functools.partial(encode, {}), results.pools, fuse=results.fuse)
-    return types.SimpleNamespace(settings=settings, data=data, encoder=encode), results, dense
+    plan = types.SimpleNamespace(steps=0, global_batch_size=0)
+    return types.SimpleNamespace(settings=settings, data=data, encoder=encode, plan=plan), results, dense
 
 
 def test_train_questions_of_held_out_answers_are_a_row_of_their_own_and_held_out_ones_never_count():
     train, test = RetrievalSet.from_pairs(ASKED), RetrievalSet.from_pairs([("hello", "by card"), ("who", "she")])
     run, results, dense = asking(train, test)
-    documents, known = searched.with_known(run, {}, test.documents, results, dense, most=0)
+    documents, known = searched.with_known(run, {}, test.documents, results, dense)
     assert [document.questions for document in documents] == [("how to pay", "what is paid with", "hello"), ("who",)]
     assert known.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 0]]
     # "who" is a question of the train set too, but held out: so "she" is not known by it, and its answer has no other.
@@ -134,7 +134,7 @@ def test_a_line_says_that_known_questions_were_not_measured(train, count, capsys
     monkeypatch.setattr(searched, "LEAST_SHARE", 0.6)
     test = ASKED[2:] if len(train) == 2 else [("hello", "by card"), ("who", "she")]
     run, results, dense = asking(RetrievalSet.from_pairs(train), RetrievalSet.from_pairs(test))
-    searched.with_known(run, {}, results.pools.primary.documents, results, dense, most=0)
+    searched.with_known(run, {}, results.pools.primary.documents, results, dense)
     assert "known" not in results.evaluations.get("all", {})
     said = capsys.readouterr().out
     assert f"measure this, as {count} held-out questions have an answer with other known questions" in said
@@ -144,7 +144,7 @@ def test_nothing_is_encoded_where_the_pool_holds_all_answers(capsys):
     pool, embeddings = RetrievalSet.from_pairs([("where", "here"), ("who", "she")]), np.eye(2)
     run, *_ = asking(pool, pool)
     run.encoder = None
-    documents, found, about = searched.searched_answers(run, {}, pool, embeddings, most=0)
+    documents, found, about = searched.searched_answers(run, {}, pool, embeddings)
     assert [document.text for document in documents] == ["here", "she"]
     assert found is embeddings
     assert about == {"part": "all answers of ", "path": "pairs.csv"}

@@ -79,8 +79,32 @@ def write_shards(folder, rows):
         write(folder / "shards" / f"train-0000{n}-of-00002.parquet", part)
 
 
-def in_memory(settings, processors) -> Pairs:
-    return find_data(settings.path, settings, "train").records().tokenize(processors)
+@pytest.fixture
+def store(settings, processors):
+    """A function that stores the pairs of the settings with some changes."""
+
+    def make(**changes) -> TokenStore:
+        given = dataclasses.replace(settings, **changes)
+        return stored(given, processors, read_splits(dataclasses.replace(given, mixture=())))
+
+    return make
+
+
+@pytest.fixture
+def store_mixed(store, tmp_path):
+    """A function that stores the pairs of the settings mixed with further rows, whose texts may have prompts."""
+
+    def make(rows, *prompts) -> TokenStore:
+        other = write(tmp_path / "other.jsonl", rows)
+        return store(mixture=((str(other), 1.0, *prompts),))
+
+    return make
+
+
+@pytest.fixture
+def in_memory(settings, processors):
+    """A function that reads the pairs of the settings into memory, as texts."""
+    return lambda: texts(find_data(settings.path, settings, "train").records().tokenize(processors))
 
 
 def texts(pairs: Pairs) -> set:
@@ -98,29 +122,44 @@ def texts(pairs: Pairs) -> set:
     return found
 
 
-def test_a_store_holds_the_pairs_of_the_set_in_memory(settings, processors):
-    store, expected = stored(settings, processors, read_splits(settings)), in_memory(settings, processors)
-    pairs = store.pairs()
-    assert len(pairs) == len(expected) == 100
-    assert texts(pairs) == texts(expected)
-    assert (len(pairs.questions), len(pairs.answers)) == (30, 41)
-    assert not list(store.folder.glob("part-*"))
+BOTH = [{"query": f"{a} {n}", "pos": [f"{b} {n}"]} for a, b in (("cat", "dog"), ("dog", "cat")) for n in range(50)]
+LABELLED = [{"query": f"where is cat {n % 30}", "answer": f"cat {n}", "label": int(n < 30)} for n in range(90)][::-1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts", "widths"),
+    [
+        (ROWS, (100, 30, 41), (4, 8)),
+        (LABELLED, (30, 30, 90), (1, 2)),
+        (BOTH, (100, 100, 100), (2, 1)),  # a text's directions are in different parts, and no negatives of each other
+        ([row | {"pos_scores": [1.5]} for row in BOTH], (100, 100, 100), (2, 1)),
+    ],
+    ids=["negatives", "labels", "both directions", "scores"],
+)
+def test_a_store_holds_the_pairs_of_the_set_in_memory(store, in_memory, tmp_path, rows, counts, widths):
+    write_shards(tmp_path, rows)
+    made = store()
+    pairs = made.pairs()
+    assert texts(pairs) == in_memory()
+    assert (len(pairs), len(pairs.questions), len(pairs.answers)) == counts
+    assert (pairs.positives.width, pairs.hard_negatives.width) == widths
+    ascending = [np.diff(pairs.positives.row(question)) > 0 for question in range(len(pairs.questions))]
+    assert np.concatenate(ascending).all()
+    assert not list(made.folder.glob("part-*"))
     mapped = pairs.answers.ids
     while not isinstance(mapped, np.memmap):
         mapped = mapped.base
-    assert TokenStore.open(store.folder).sha256 == store.sha256
-    assert len(pairs.mapped) == 11
+    assert TokenStore.open(made.folder).sha256 == made.sha256
     pairs.release()
-    assert texts(pairs) == texts(expected)
+    assert texts(pairs) == in_memory()
 
 
-def test_a_format_that_only_this_program_knows_is_read_in_this_process(settings, processors, tmp_path):
+def test_a_format_that_only_this_program_knows_is_read_in_this_process(store, tmp_path):
     parse = each_row(lambda row, where: Example(row["ask"], [row["say"]]))
     own = Format("own", lambda place: place.has_keys({"ask", "say"}), examples=parse, in_parts=True)
     FORMATS.insert(0, own)
     write_shards(tmp_path, [{"ask": f"where is cat {n}", "say": f"cat {n}"} for n in range(50)])
-    settings = dataclasses.replace(settings, tokenizing_processes=2)
-    assert len(stored(settings, processors, read_splits(settings)).pairs()) == 50
+    assert len(store(tokenizing_processes=2).pairs()) == 50
 
 
 @pytest.mark.parametrize("names", [("host-0", "host-1"), ("tokens", "tokens")])
@@ -132,34 +171,12 @@ def test_a_host_with_a_folder_of_its_own_writes_it_too(settings, processors, tmp
     assert tuple(store.folder.name for store in stores) == names
 
 
-def test_labelled_rows_are_stored_as_in_memory(settings, processors, tmp_path):
-    rows = [{"query": f"where is cat {n % 30}", "answer": f"cat {n}", "label": int(n < 30)} for n in range(90)]
-    write_shards(tmp_path, rows[::-1])
-    pairs = stored(settings, processors, read_splits(settings)).pairs()
-    assert texts(pairs) == texts(in_memory(settings, processors))
-    assert (len(pairs), pairs.hard_negatives.width) == (30, 2)
-
-
-@pytest.mark.parametrize("score", [{}, {"pos_scores": [1.5]}])
-def test_pairs_in_both_directions_are_stored_as_in_memory(settings, processors, tmp_path, score):
-    rows = [{"query": f"cat {n}", "pos": [f"dog {n}"]} | score for n in range(50)]
-    rows += [{"query": f"dog {n}", "pos": [f"cat {n}"]} | score for n in range(50)]
-    write_shards(tmp_path, rows)  # a text's directions are in different parts
-    pairs = stored(settings, processors, read_splits(settings)).pairs()
-    assert texts(pairs) == texts(in_memory(settings, processors))
-    assert (len(pairs), pairs.positives.width) == (100, 2)
-    assert (np.diff(pairs.positives[np.arange(100)]) > 0).all()
-
-
-def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
+def test_scores_prompts_and_sources_are_kept(store_mixed, processors):
     rows = [
         {"query": f"who is cat {n}", "pos": ["a cat"], "neg": ["a dog", "cow"], "pos_scores": [n], "neg_scores": [1, 2]}
         for n in range(5)
     ]
-    other = write(tmp_path / "scored.jsonl", rows)
-    mixture = ((str(other), 2.0, "who: "),)
-    store = stored(dataclasses.replace(settings, mixture=mixture), processors, read_splits(settings))
-    pairs = store.pairs()
+    pairs = store_mixed(rows, "who: ").pairs()
     assert pairs.sizes == (100, 5)
     assert np.isnan(pairs.scores[0][pairs.index[:100, 0]]).all()
     question = pairs.index[100:, 0]
@@ -169,20 +186,15 @@ def test_scores_prompts_and_sources_are_kept(settings, processors, tmp_path):
     np.testing.assert_array_equal(pairs.questions.pad(question, 16).ids, prompted.pad(np.arange(5), 16).ids)
 
 
-def test_a_question_s_own_text_is_stored_beside_other_prompts(settings, processors, tmp_path):
+def test_a_question_s_own_text_is_stored_beside_other_prompts(store_mixed):
     rows = [{"query": "a cat", "pos": ["a dog"]}, {"query": "a dog", "pos": ["a cat"]}]
-    other = write(tmp_path / "both.jsonl", rows)
-    settings = dataclasses.replace(settings, mixture=((str(other), 1.0, "query: ", "passage: "),))
-    pairs = stored(settings, processors, read_splits(settings)).pairs()
+    pairs = store_mixed(rows, "query: ", "passage: ").pairs()
     assert [set(pairs.positives.row(row).tolist()) for row in pairs.index[-2:, 0]] == [{*pairs.index[-2:, 1]}] * 2
 
 
-def test_right_answers_and_known_scores_come_before_others(settings, processors, tmp_path):
-    rows = [{"query": "where is cat 0", "pos": ["the cat sat on 0", "the cat sat on 1"], "neg": ["a cow"]}]
-    rows[0] |= {"pos_scores": [4, 3], "neg_scores": [2]}
-    other = write(tmp_path / "scored.jsonl", rows)
-    settings = dataclasses.replace(settings, mixture=((str(other), 1.0),))
-    pairs = stored(settings, processors, read_splits(settings)).pairs()
+def test_right_answers_and_known_scores_come_before_others(store_mixed):
+    row = {"query": "where is cat 0", "pos": ["the cat sat on 0", "the cat sat on 1"], "neg": ["a cow"]}
+    pairs = store_mixed([row | {"pos_scores": [4, 3], "neg_scores": [2]}]).pairs()
     question = pairs.index[-1, 0]
     right, wrong = (set(listed.row(question).tolist()) for listed in (pairs.positives, pairs.hard_negatives))
     assert right.isdisjoint(wrong)
@@ -200,44 +212,38 @@ def test_ids_of_large_vocabularies_are_kept(tmp_path):
     assert TokenStore.open(tmp_path).pairs().questions.ids.tolist() == [1 << 16]
 
 
-def test_held_out_questions_are_left_out_and_missed_if_they_are_not(settings, processors, tmp_path):
+def test_held_out_questions_are_left_out_and_missed_if_they_are_not(store, settings, tmp_path):
     write(tmp_path / "test.jsonl", [{"query": f"where is cat {n}", "pos": ["mat"]} for n in range(10)])
     splits = read_splits(settings)
     assert (len(splits.validation.questions) > 0, len(splits.test.candidates)) == (True, 1)
-    pairs = stored(settings, processors, splits).pairs()
-    assert len(pairs.questions) == 20
+    assert len(store().pairs().questions) == 20
     write(tmp_path / "test.jsonl", [{"query": f"where is cat {n}", "pos": ["mat"]} for n in range(12)])
-    check_refusal(lambda: stored(settings, processors, read_splits(settings)), "2 of", "'where is cat 10'")
+    check_refusal(store, "2 of", "'where is cat 10'")
 
 
-def test_held_out_questions_with_prompts_are_missed(settings, processors, tmp_path):
-    other = write(tmp_path / "other.jsonl", [{"query": f"who is cat {n}", "pos": ["a cat"]} for n in range(5)])
-    settings = dataclasses.replace(settings, mixture=((str(other), 1.0, "who: "),))
-    stored(settings, processors, read_splits(settings))
+def test_held_out_questions_with_prompts_are_missed(store_mixed, tmp_path):
+    rows = [{"query": f"who is cat {n}", "pos": ["a cat"]} for n in range(5)]
+    store_mixed(rows, "who: ")
     write(tmp_path / "test.jsonl", [{"query": f"who is cat {n}", "pos": ["mat"]} for n in (3, 9)])
-    check_refusal(lambda: stored(settings, processors, read_splits(settings)), "1 of", "'who is cat 3'")
+    check_refusal(lambda: store_mixed(rows, "who: "), "1 of", "'who is cat 3'")
 
 
-def test_a_store_of_other_data_or_with_a_short_file_is_refused(settings, processors):
-    splits = read_splits(settings)
-    store = stored(settings, processors, splits)
-    short = processors | {"answer": dataclasses.replace(processors["answer"], length=20)}
-    check_refusal(lambda: stored(settings, short, splits), "holds tokens of other data (length")
-    file = store.folder / "answer.ids.npy"
+def test_a_store_with_a_short_or_changed_file_is_refused(store):
+    file = store().folder / "answer.ids.npy"
     whole = file.read_bytes()
     for damaged in (whole[:-2], whole[:-1] + bytes([whole[-1] ^ 1])):  # one of them of equal size
         file.write_bytes(damaged)
         with one_line_error(r"answer.ids.npy is damaged or missing: remove .*tokens to write it again"):
-            stored(settings, processors, splits)
+            store()
 
 
-def test_tokens_that_other_settings_would_change_are_refused(settings, processors, tiny_bert, tmp_path):
+def test_tokens_that_other_settings_would_change_are_refused(store, settings, processors, tiny_bert, tmp_path):
     splits, cased = read_splits(settings), shutil.copytree(tiny_bert, tmp_path / "cased") / "tokenizer.json"
-    stored(settings, processors, splits)
+    store()
     for file in pathlib.Path(settings.path).iterdir():  # without a split in their names, they are of any split
         file.rename(file.with_name(file.name.replace("train", "part")))
     cased.write_text(cased.read_text().replace('"lowercase": true', '"lowercase": false'))
-    for changed in ({"prompt": "q: "}, {"tokenizer": Tokenizer(cased.parent)}):
+    for changed in ({"prompt": "q: "}, {"tokenizer": Tokenizer(cased.parent)}, {"length": 8}):
         question = dataclasses.replace(processors["question"], **changed)
         with one_line_error(rf"holds tokens of other data \({next(iter(changed))}: "):
             stored(settings, processors | {"question": question}, splits)
@@ -253,11 +259,11 @@ def parts_of(settings) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("damage", [None, "shortened", "flipped", "link"])
-def test_an_interrupted_tokenization_keeps_its_whole_parts(settings, processors, monkeypatch, tmp_path, damage):
+def test_an_interrupted_tokenization_keeps_its_whole_parts(store, in_memory, settings, monkeypatch, tmp_path, damage):
     broken = write(tmp_path / "shards" / "train-00002-of-00003.parquet", ROWS)
     whole = broken.read_bytes()
     write(broken, [*ROWS[:30], {"query": "", "pos": ["x"], "neg": []}])
-    check_refusal(lambda: stored(settings, processors, read_splits(settings)), "row 31", "'query'", "data.skip_invalid")
+    check_refusal(store, "row 31", "'query'", "data.skip_invalid")
     before = parts_of(settings)
     assert len(before) == 2
     part, other = pathlib.Path(settings.tokens) / min(before), tmp_path / "other"
@@ -279,71 +285,64 @@ def test_an_interrupted_tokenization_keeps_its_whole_parts(settings, processors,
         join_parts(*args)
 
     monkeypatch.setattr("endx_jax.experiment.tokens.join_parts", merge_all)
-    pairs = stored(settings, processors, read_splits(settings)).pairs()
+    pairs = store().pairs()
     assert len(kept) == 3
     assert {name for name in before if kept[name] != before[name]} == ({part.name} if damage else set())
-    assert texts(pairs) == texts(in_memory(settings, processors))
+    assert texts(pairs) == in_memory()
     assert not damage or other.read_bytes() == flipped
 
 
 @pytest.mark.parametrize("change", ["held_out", "shards"])
-def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(settings, processors, tmp_path, change):
-    first, shards = settings, tmp_path / "shards"
+def test_finished_parts_of_other_shards_or_held_out_questions_are_written_again(
+    store, in_memory, settings, tmp_path, change
+):
+    first, shards = {}, tmp_path / "shards"
     if change == "held_out":
-        write(tmp_path / "held_out.jsonl", ROWS)
-        first = dataclasses.replace(settings, test_path=str(tmp_path / "held_out.jsonl"))
+        first = {"test_path": str(write(tmp_path / "held_out.jsonl", ROWS))}
     else:  # the second shard is the first part, and the broken one the second
         (shards / "train-00000-of-00002.parquet").unlink()
         write(shards / "train-00002-of-00002.parquet", [{**ROWS[0], "query": ""}])
-    refused(r"no questions with a right passage|is empty", stored, first, processors, read_splits(first))
+    refused(r"no questions with a right passage|is empty", store, **first)
     assert parts_of(settings)
     (shards / "train-00002-of-00002.parquet").unlink(missing_ok=True)
     write(shards / "train-00000-of-00002.parquet", ROWS[:50])
-    store = stored(settings, processors, read_splits(settings))
-    assert texts(store.pairs()) == texts(in_memory(settings, processors))
+    assert texts(store().pairs()) == in_memory()
 
 
-def test_a_killed_process_is_one_line(settings, processors, monkeypatch):
+def test_a_killed_process_is_one_line(store, monkeypatch):
     pool = concurrent.futures.process
     monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", raising(pool.BrokenProcessPool))
-    several = dataclasses.replace(settings, tokenizing_processes=2)
-    check_refusal(lambda: stored(several, processors, read_splits(several)), "data.tokenizing_processes", "below 2")
+    check_refusal(lambda: store(tokenizing_processes=2), "data.tokenizing_processes", "below 2")
 
 
-def test_processes_do_not_run_the_script_and_one_tokenizes_if_none_can_be_started(settings, processors, monkeypatch):
+def test_processes_do_not_run_the_script_and_one_tokenizes_if_none_can_be_started(store, in_memory, monkeypatch):
     def start(*_):
         scripts.append(vars(sys.modules["__main__"]).get("__file__"))
         raise FileNotFoundError  # as without /dev/shm
 
     scripts, before = [], sys.modules["__main__"]
     monkeypatch.setattr(concurrent.futures.ProcessPoolExecutor, "map", start)
-    several = dataclasses.replace(settings, tokenizing_processes=2)
-    assert texts(stored(several, processors, read_splits(several)).pairs()) == texts(in_memory(settings, processors))
+    assert texts(store(tokenizing_processes=2).pairs()) == in_memory()
     assert (scripts, sys.modules["__main__"]) == ([None], before)
 
 
-def test_a_folder_that_is_a_file_and_sources_without_a_pair_are_refused(settings, processors, tmp_path):
-    wrong = dataclasses.replace(settings, tokens=settings.test_path)
-    check_refusal(lambda: stored(wrong, processors, read_splits(wrong)), "test.jsonl", "data.tokens")
-    empty = write(tmp_path / "empty.jsonl", [{"query": "who?", "pos": [""]}])
-    mixed = dataclasses.replace(settings, mixture=((str(empty), 1.0),))
-    check_refusal(lambda: stored(mixed, processors, read_splits(settings)), "empty.jsonl", "leave it out of the data")
+def test_a_folder_that_is_a_file_and_sources_without_a_pair_are_refused(store, store_mixed, settings):
+    check_refusal(lambda: store(tokens=settings.test_path), "test.jsonl", "data.tokens")
+    check_refusal(lambda: store_mixed([{"query": "who?", "pos": [""]}]), "other.jsonl", "leave it out of the data")
 
 
-def test_a_source_can_be_read_as_a_whole(settings, processors, tmp_path):
+def test_a_source_can_be_read_as_a_whole(store, settings, processors, tmp_path):
     file = str(write_squad(tmp_path / "squad") / "train-v1.1.json")
-    settings = dataclasses.replace(settings, pool="answers", mixture=((file, 1.0),))
-    pairs = stored(settings, processors, read_splits(settings)).pairs()
-    squad = find_data(file, settings, "").records().subset(range(4))
+    pairs = store(pool="answers", mixture=((file, 1.0),)).pairs()
+    squad = find_data(file, dataclasses.replace(settings, pool="answers"), "").records().subset(range(4))
     assert pairs.sizes == (100, len(squad.pairs))
     assert texts(squad.tokenize(processors)) < texts(pairs)
 
 
 @pytest.mark.parametrize("change", ["edited", "emptied", "removed", "removed shard"])
-def test_a_changed_source_is_noticed(settings, processors, tmp_path, change):
-    other = write(tmp_path / "other.jsonl", [{"query": f"who is cat {n}", "pos": ["a cat"]} for n in range(5)])
-    settings = dataclasses.replace(settings, mixture=((str(other), 1.0),))
-    stored(settings, processors, read_splits(settings))
+def test_a_changed_source_is_noticed(store, store_mixed, tmp_path, change):
+    store_mixed([{"query": f"who is cat {n}", "pos": ["a cat"]} for n in range(5)])
+    other = tmp_path / "other.jsonl"
     before = other.stat()
     if change == "edited":  # at the same size and time
         other.write_text(other.read_text().replace("cat 3", "cow 3"))
@@ -354,33 +353,32 @@ def test_a_changed_source_is_noticed(settings, processors, tmp_path, change):
         (other if change == "removed" else tmp_path / "shards" / "train-00001-of-00002.parquet").unlink()
     refusals = "no such|does not exist|empty|no "
     with one_line_error(rf"tokens of other data \(sources: .*other.jsonl|other.jsonl.*({refusals})"):
-        stored(settings, processors, read_splits(settings))
+        store(mixture=((str(other), 1.0),))
 
 
-def test_a_folder_without_the_marker_and_links_in_one_with_it_are_not_touched(settings, processors, tmp_path):
+def test_a_folder_without_the_marker_and_links_in_one_with_it_are_not_touched(store, tmp_path):
     project, precious = tmp_path / "tokens", tmp_path / "precious"
     (project / "parts").mkdir(parents=True)
     (project / "parts" / "mine.txt").write_text("mine")
-    check_refusal(lambda: stored(settings, processors, read_splits(settings)), "data.tokens")
+    check_refusal(store, "data.tokens")
     assert [file.name for file in project.rglob("*")] == ["parts", "mine.txt"]
     (project / MANIFEST).write_text("{}")
     precious.write_text("precious")
     for name in ("answer.ids.npy", "part-0.arrow", ".part-0.arrow.x"):
         (project / name).symlink_to(precious)
-    stored(settings, processors, read_splits(settings))
+    store()
     assert precious.read_text() == "precious"
     assert (project / "parts" / "mine.txt").read_text() == "mine"
     assert not (project / "answer.ids.npy").is_symlink()
 
 
-def test_a_hostile_manifest_is_one_line(settings, processors):
-    splits = read_splits(settings)
-    file = stored(settings, processors, splits).folder / MANIFEST
+def test_a_hostile_manifest_is_one_line(store):
+    file = store().folder / MANIFEST
     whole = json.loads(file.read_text())
     hashes = [], {"../precious": "0"}, dict.fromkeys(whole["sha256"], 5)
     for hostile in ([], {"pairs": [10**9]}, {"about": []}, *(whole | {"sha256": one} for one in hashes)):
         file.write_text(json.dumps(hostile))
-        refused("tokens", stored, settings, processors, splits)
+        refused("tokens", store)
         refused("tokens", TokenStore.open, file.parent)
 
 
@@ -407,7 +405,7 @@ if __name__ == "__main__":
 """
 
 
-def test_processes_end_with_a_killed_parent_and_the_next_run_is_right(settings, processors, tiny_bert, tmp_path):
+def test_processes_end_with_a_killed_parent_and_the_next_run_is_right(store, in_memory, settings, tiny_bert, tmp_path):
     program = tmp_path / "killed.py"
     program.write_text(KILLED)
     arguments = [settings.path, settings.test_path, settings.tokens, tiny_bert, tmp_path / "slow"]
@@ -418,9 +416,9 @@ def test_processes_end_with_a_killed_parent_and_the_next_run_is_right(settings, 
     parent.kill()
     parent.wait()
     wait_until(lambda: not any(map(is_running, workers)))
-    store = stored(settings, processors, read_splits(settings))
-    assert texts(store.pairs()) == texts(in_memory(settings, processors))
-    assert not [name for name in os.listdir(store.folder) if "part-" in name]
+    made = store()
+    assert texts(made.pairs()) == in_memory()
+    assert not [name for name in os.listdir(made.folder) if "part-" in name]
 
 
 def wait_until(condition) -> None:

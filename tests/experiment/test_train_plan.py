@@ -6,16 +6,16 @@ import math
 import jax
 import numpy as np
 import pytest
+from helpers import one_device
 from refusals import check_refusal
 from tiny_bert import LAYERS, tiny_recipe
 
-from endx_jax.experiment import run as runs
 from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.prepared_run import attention_lines
 from endx_jax.experiment.run import prepare_run
-from endx_jax.experiment.step_memory import StepMemory, first_that_fits, options_by_cost, read_choice, write_choice
+from endx_jax.experiment.step_memory import StepMemory, first_that_fits, options_by_cost
 from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.models import attention
 from endx_jax.models.stack import REMATS
@@ -45,12 +45,9 @@ def traced_once():
 
 @pytest.fixture(scope="module")
 def run(tiny_bert, pairs_csv, tmp_path_factory):
-    """A run on one device, in batches of 16 pairs, on a machine with memory to spare."""
+    """A run on one device, in batches of 16 pairs, which are small for any machine."""
     config = tiny_recipe(tiny_bert, pairs_csv)
-    config.train.global_batch_size = 16
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "measure", lambda: PLENTY)
-        patch.setattr(runs, "make_mesh", lambda settings: make_mesh(MeshSettings(), jax.devices()[:1]))
+    with one_device():
         return prepare_run(config, tmp_path_factory.mktemp("run"))
 
 
@@ -180,62 +177,39 @@ def test_no_choice_changes_the_loss(run, choice):
 # From here on an accelerator.
 
 
-@pytest.fixture
-def accelerated(run, tmp_path):
-    """Function of the room for activations that returns the plan on an accelerator, with a folder for its choice."""
-    train = dataclasses.replace(run.settings.train, compilation_cache=str(tmp_path))
-    settings = dataclasses.replace(run.settings, train=train)
-    model = dataclasses.replace(run.model, settings=settings)
-
-    def on_accelerator(room):
-        memory = DeviceMemory(1 + math.ceil((bytes_held(run.plan.state) + room) / ACCELERATOR_SHARE))
-        return plan_training(model, run.plan.mesh, run.plan.stream.pairs, memory, "tpu")
-
-    return on_accelerator
+def accelerated(run, room):
+    """The plan on an accelerator with so much room for activations."""
+    memory = DeviceMemory(1 + math.ceil((bytes_held(run.plan.state) + room) / ACCELERATOR_SHARE))
+    return plan_training(run.model, run.plan.mesh, run.plan.stream.pairs, memory, "tpu")
 
 
-def test_the_choice_of_an_accelerator_is_compiled_once_and_kept_for_later_runs(run, accelerated, compiler, capsys):
+def test_the_choice_of_an_accelerator_is_compiled_once(run, compiler, capsys):
     compiled, room = compiler(lambda plan: plan.activations), run.plan.activations
-    begun, _, step = compile_and_restore(accelerated(room))
+    begun, _, step = compile_and_restore(accelerated(run, room))
     assert compiled == [(WHOLE[0], 1)]
     assert step.fallback == begun.choice == WHOLE[0]
-    smaller = accelerated(room * 3 // 4)
-    begun, *_ = compile_and_restore(smaller)
+    begun, *_ = compile_and_restore(accelerated(run, room * 3 // 4))
     chosen = begun.choice
     assert compiled[1:] == [(chosen, 1)]
     assert chosen in WHOLE[1:]
     assert begun.objective.model.question.encoder.remat == chosen.remat
     assert begun.settings.model.remat == "auto"
     assert f"; compiling it with all pairs at once, remat {chosen.remat}" in capsys.readouterr().out
-    compiled.clear()
-    again, *_ = compile_and_restore(accelerated(room * 3 // 4))
-    assert again.choice == chosen
-    assert compiled == [(chosen, len(again.stream.profiles()))]
-    assert "compiling it with" not in capsys.readouterr().out
 
 
-def test_an_estimate_that_is_too_high_costs_one_more_program(run, accelerated, compiler):
+def test_an_estimate_that_is_too_high_costs_one_more_program(run, compiler):
     compiled = compiler(lambda plan: plan.activations * 2 // 3)
-    begun, *_ = compile_and_restore(accelerated(run.plan.activations * 3 // 4))
+    begun, *_ = compile_and_restore(accelerated(run, run.plan.activations * 3 // 4))
     assert begun.choice == WHOLE[0]
     assert len(compiled) == 2
     assert compiled[1][0] == WHOLE[0]
 
 
-def test_a_run_that_no_choice_fits_is_refused(run, accelerated, compiler):
-    compiled, found = compiler(lambda plan: 2**40), accelerated(run.plan.activations)
+def test_a_run_that_no_choice_fits_is_refused(run, compiler):
+    compiled, found = compiler(lambda plan: 2**40), accelerated(run, run.plan.activations)
     few = [found.choices[n] for n in (0, 3, -1)]  # tracing takes long
     check_refusal(lambda: compile_and_restore(dataclasses.replace(found, choices=few)), "1099.5 GB", "0.0 GB")
     assert compiled[-1][0] == StepMemory(1, "full")
-
-
-def test_a_cached_choice_depends_on_what_determines_the_program(run, accelerated):
-    room = run.plan.activations
-    plan = accelerated(room)
-    assert plan.key() == accelerated(room).key()
-    other = dataclasses.replace(plan, choices=plan.choices[:2])
-    roomy = dataclasses.replace(plan, memory=PLENTY)
-    assert len({plan.key(), other.key(), roomy.key()}) == 3
 
 
 ORDERED = [
@@ -310,14 +284,3 @@ def test_the_search_ends_where_the_estimates_tell_nothing():
     assert needs[ORDERED.index(chosen)] <= 100
     assert len(compiled) <= 5
     assert search([101] * len(needs), [1] * len(needs))[0] == ORDERED[-1]
-
-
-def test_a_choice_is_read_again(tmp_path):
-    folder = str(tmp_path / "cache")
-    assert read_choice(folder, "key") is None
-    write_choice(folder, "key", WHOLE[1])
-    assert read_choice(folder, "key") == WHOLE[1]
-    assert read_choice(folder, "other") is None
-    (tmp_path / "cache/choice-key.json").write_text("{")
-    assert read_choice(folder, "key") is None
-    write_choice("/proc/nowhere", "key", WHOLE[1])  # no error

@@ -5,7 +5,7 @@ import pytest
 from helpers import Lazily
 from tiny_models import embeddings, in_float32, make_model, write_tiny_t5
 
-from endx_jax.export.towers import Towers
+from endx_jax.export.towers import plain
 from endx_jax.inference import EmbeddingModel
 
 HALF = {"remat": "full", "dtype": "bfloat16"}
@@ -45,7 +45,7 @@ def export_with(models, tmp_path_factory):
     def make(write):
         def folder(name):
             made = tmp_path_factory.mktemp(name)
-            write(made, Towers.of(models[name]))
+            write(made, plain(models[name]))
             return made
 
         return Lazily(folder)

@@ -12,7 +12,8 @@ from tiny_models import TEXTS, make_model
 
 import endx_jax
 from endx_jax.export.stablehlo import write_stablehlo
-from endx_jax.export.towers import Towers
+from endx_jax.export.towers import plain
+from endx_jax.inference.encode import TextEncoder
 
 pytest.importorskip("flatbuffers", reason="flatbuffers, which jax.export writes with, is not installed")
 
@@ -79,12 +80,10 @@ def test_loading_an_export_names_what_to_do_instead(written):
 
 @pytest.mark.slow
 def test_towers_of_two_shapes_are_two_programs(models, tiny_bert, tmp_path):
-    model = make_model(tiny_bert, sharing="ade")
-    towers = Towers.of(model)
-    plain = towers.dual_encoder.answer.clone(normalize=False)
-    write_stablehlo(
-        tmp_path, dataclasses.replace(towers, dual_encoder=dataclasses.replace(towers.dual_encoder, answer=plain))
-    )
+    model = plain(make_model(tiny_bert, sharing="ade"))
+    towers, processors, mesh = model.encoder.model, model.encoder.processors, model.encoder.mesh
+    towers = dataclasses.replace(towers, answer=towers.answer.clone(normalize=False))
+    write_stablehlo(tmp_path, dataclasses.replace(model, encoder=TextEncoder(towers, processors, mesh)))
     assert sorted(file.name for file in tmp_path.glob("*.stablehlo")) == [
         "tower_answer.stablehlo",
         "tower_question.stablehlo",

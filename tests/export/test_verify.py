@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from endx_jax.export import verify
 from endx_jax.export.run import export
-from endx_jax.export.towers import Towers
+from endx_jax.export.towers import plain
 
 
 def read_report(folder):
@@ -33,7 +33,7 @@ def test_an_export_is_the_model_in_a_process_of_its_own_and_a_damaged_one_is_not
     name = next(name for name in weights if "embedding" in name)
     weights[name] = weights[name] * np.float32(1.01)
     save_file(weights, file)
-    report = verify.verify(kind, output, Towers.of(models["ade_spl"]), 1e-5)
+    report = verify.verify(kind, output, plain(models["ade_spl"]), 1e-5)
     assert not report.passed
     assert max(report.largest_difference.values()) > 1e-4
 
@@ -47,7 +47,7 @@ def test_an_export_that_differs_is_put_aside_and_named(models, tmp_path, monkeyp
 
     def elsewhere(kind, folder, texts, prompts):
         if not ours:
-            ours.update(verify.reference(Towers.of(model), texts, dict.fromkeys(prompts, "")))
+            ours.update(verify.reference(plain(model), texts, dict.fromkeys(prompts, "")))
         return {side: found + np.float32(off) for side, found in ours.items()}, {"torch": "0"}
 
     monkeypatch.setattr(verify, "encoded_elsewhere", elsewhere)

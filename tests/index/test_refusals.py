@@ -77,6 +77,7 @@ SHARDS = None, 7, [], [0, 0], [3, 2], [1, 2, 3], ["1", "2"], "ab", {"a": 1}
         ({"width": "2"}, "index.sqlite.width '2' int"),
         ({"width": 0}, "'width' 0 from 1 to"),
         ({"width": 3}, "12 bytes"),
+        ({"width": 2**31 - 1}, "too small width 2147483647"),
         ({"precision": "float64"}, "'precision' 'float64' float32, float16, int8, binary"),
         ({"precision": "int8"}, "2 bytes"),
         ({"metric": []}, "index.sqlite.metric [] str"),

@@ -14,7 +14,7 @@ from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.config import resolve
 from endx_jax.losses import Guide
 from endx_jax.methods import find_method, register
-from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings, contrastive_collator
+from endx_jax.methods.dual import DualObjective, DualSettings, contrastive_collator
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationObjective, EmbeddingDistillationSettings
 from endx_jax.methods.endx.teacher import CrossEncoder
@@ -33,57 +33,25 @@ SIGMOID = {"loss": "sigmoid"}
 @pytest.mark.parametrize(
     ("method", "values", "words"),
     [
-        ("dual", {"matryoshka_dims": (8, 8)}, "matryoshka_dims (8, 8)"),
+        ("dual", {"matryoshka_dims": (8, 8)}, "matryoshka_dims (8, 8) distinct"),
         ("dual", {"matryoshka_dims": (8,), "matryoshka_weights": (1.0, 2.0)}, "2 1 matryoshka_dims"),
-        ("dual", {"contrastive": {"loss": "sigmod"}}, "'sigmod' softmax 'sigmoid'"),
-        ("dual", {"contrastive": {"same_side": ("both",)}}, "'both' questions, answers"),
         ("dual", {"contrastive": {"ceiling": (1.0,)}}, "(share, margin)"),
         ("dual", {"contrastive": SIGMOID | {"answer_frequencies": True}}, "answer_frequencies softmax"),
         ("dual", {"contrastive": SIGMOID, "direction": "sum"}, "direction sigmoid"),
-        ("dual", {"temperature": 0.0}, "temperature positive"),
-        ("dual", {"direction": "both"}, "direction question_to_answer, answer_to_question"),
         ("late", {"matryoshka_dims": (8,)}, "objective.name=late objective.matryoshka_dims"),
         ("late", {"contrastive": SIGMOID}, "objective.name=late objective.contrastive.loss=softmax"),
-        ("late", {"loss_tile": 0}, "loss_tile"),
-        ("endx", {"alignment": "geometri"}, "objective.alignment 'geometry'"),
-        ("endx", {"kernel": "cosine"}, "objective.kernel inner, gaussian, sne, pkt"),
         ("endx", {"weights": (("q|b", 1.0),)}, "objective.weights a|q"),
         ("endx", {"weights": ("a|q",)}, "objective.weights[0] 'a|q' tuple"),
         ("endx", {"ramp_steps": 5, "ramp_epochs": 5.0}, "ramp_steps ramp_epochs 0"),
-        ("endx", {"alignment_temperatures": (1.0, 0.0)}, "alignment_temperatures positive"),
-        ("endx", {"teacher_shares": "everything"}, "teacher_shares nothing, token_embedder, encoder"),
-        ("endx", {"ramp_start": -1}, "objective.ramp_start -1"),
-        ("endx", {"teacher_temperature": -1.0}, "objective.teacher_temperature -1.0"),
         ("endx", {"teacher_frozen": True}, "objective.teacher_from"),
         ("endx", {"teacher_frozen": True, "teacher_from": "x", "teacher_shares": "encoder"}, "shares nothing"),
-        ("vae", {"decodes": "both"}, "objective.decodes own, other"),
-        ("vae", {"decoder": "grue"}, "objective.decoder 'gru'"),
-        ("vae", {"match": "cosine"}, "objective.match mse, bce, inbatch"),
-        ("vae", {"match_on": "mode"}, "objective.match_on sample, mean"),
-        ("vae", {"negatives": -1}, "objective.negatives -1"),
-        ("vae", {"decoder_width": 0}, "objective.decoder_width 0"),
-        ("vae", {"kl_weight": -1.0}, "objective.kl_weight -1.0"),
         ("vae", {"anneal_steps": 5}, "anneal_steps anneal_epochs 0"),
-        ("vae", {"anneal_epochs": -1.0}, "anneal_epochs negative"),
-        ("vae", {"mean_scale": 0.0}, "objective.mean_scale 0.0"),
-        ("vae", {"initial_deviation": 0.0}, "objective.initial_deviation 0.0"),
-        ("vae", {"word_share": 0.0}, "objective.word_share 0.0"),
         ("residual", {"head": {"names": ""}}, "objective.head.names '' fcrr, convrr"),
         ("residual", {"head": {"names": "fcr"}}, "objective.head.names 'fcr' 'fcrr'"),
         ("residual", {"head": {"names": "fcrr+fcrr"}}, "objective.head.names fcrr+fcrr"),
-        ("residual", {"head": {"sides": "none"}}, "objective.head.sides 'none' both, question, answer"),
-        ("residual", {"head": {"dropout": 1.0}}, "objective.head.dropout 1.0"),
-        ("residual", {"head": {"width": 0}}, "objective.head.width 0"),
-        ("residual", {"loss": "quadratic"}, "objective.loss 'quadratic' triplet, quadratic_regression"),
-        ("residual", {"margin": -1.0}, "objective.margin -1.0"),
-        ("residual", {"direction": "both"}, "objective.direction 'both'"),
-        ("residual", {"loss_tile": -2}, "objective.loss_tile -2"),
-        ("pair", {"loss": "sofmax"}, "objective.loss 'sofmax' 'softmax'"),
-        ("pair", {"top": -1}, "objective.top -1"),
-        ("embedding_distillation", {"loss": "kl"}, "objective.loss 'kl' cosine, squared"),
     ],
 )
-def test_a_setting_out_of_bounds_is_named(method, values, words):
+def test_settings_that_do_not_belong_together_are_named(method, values, words):
     check_refusal(lambda: resolve({"objective": {"name": method, **values}}), *words.split())
 
 
@@ -93,7 +61,7 @@ BATCH = Batch(TEXTS, TEXTS, IDS, IDS, IDS[:, None])
 HARD = dataclasses.replace(
     BATCH, hard_negatives=jax.tree.map(lambda x: x[:, None], TEXTS), hard_negative_ids=IDS[:, None]
 )
-GUIDED = ContrastiveBatch(**vars(BATCH), guide=Guide(jnp.ones((4, 12)), jnp.ones((4, 12))))
+GUIDED = dataclasses.replace(BATCH, extra={"guide": Guide(jnp.ones((4, 12)), jnp.ones((4, 12)))})
 TEACHER = EmbeddingDistillationSettings(teacher="a-teacher")
 DISTILLED = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
 VECTORS = Vectors(jnp.ones((4, 16)))

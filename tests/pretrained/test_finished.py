@@ -50,7 +50,7 @@ def test_towers_of_two_widths_or_two_encoders_are_refused(tmp_path):
     folder = write_routes(tmp_path, ["Transformer", "Pooling"], ["Transformer-b", "Pooling"])
     check_refusal(lambda: pretrained.load_encoder(str(folder)), "/Transformer-b")
     folder = write_routes(tmp_path / "widths", ["Transformer", "Pooling", "Dense-6"], ["Transformer", "Pooling"])
-    check_refusal(lambda: finished_towers(pretrained.load_sides(str(folder))), "6 dimensions", "have 32")
+    check_refusal(lambda: finished_towers(pretrained.load_sides(str(folder))), "6 dimensions", "32 dimensions")
 
 
 def test_training_starts_from_the_folder_s_projection(tmp_path):

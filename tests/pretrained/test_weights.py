@@ -39,8 +39,8 @@ def tensors() -> dict[str, np.ndarray]:
 
 
 def read_into_ours(found, **changes):
-    given = {"rules": RULES, "shapes": SHAPES, "prefixes": ("bert.",), "where": "the folder"}
-    return to_ours(found, **given | changes)
+    given = {"rules": RULES, "shapes": SHAPES, "where": "the folder"}
+    return to_ours(modernise(found, ("bert.",)), **given | changes)
 
 
 def write_shards(folder, parts: list[dict]) -> None:
@@ -105,18 +105,18 @@ def test_a_fused_tensor_is_split_and_joined(tmp_path, in_files):
     )
     shapes = {f"{name}/kernel": (4, 2) for name in names} | {f"{name}/bias": (2,) for name in names}
     found = open_tensors(tmp_path) if in_files else fused
-    ours = to_ours(found, rules, shapes, prefixes=(), where="")
+    ours = to_ours(found, rules, shapes, where="")
     np.testing.assert_array_equal(ours["key"]["kernel"], fused["qkv.weight"][2:4].T)
     np.testing.assert_array_equal(ours["key"]["kernel"][1:3, 1:], fused["qkv.weight"][3:4, 1:3].T)
     np.testing.assert_array_equal(ours["value"]["bias"], [4, 5])
     chex.assert_trees_all_equal(to_theirs(ours, rules), fused)
-    check_refusal(lambda: to_ours(found, rules, shapes | {"query/kernel": (4, 5)}, prefixes=(), where=""), "(6, 4)")
+    check_refusal(lambda: to_ours(found, rules, shapes | {"query/kernel": (4, 5)}, where=""), "(6, 4)")
 
 
 def test_older_spellings_become_the_newer_at_the_end_of_names_only():
     spellings = {"norm.gamma": "norm.weight", "norm.beta": "norm.bias"}
-    found = modernise({"a.norm.gamma": 1, "a.norm.beta": 2, "norm.gamma.more": 3, "b": 4}, spellings)
+    found = modernise({"a.norm.gamma": 1, "a.norm.beta": 2, "norm.gamma.more": 3, "b": 4}, (), spellings)
     assert found == {"a.norm.weight": 1, "a.norm.bias": 2, "norm.gamma.more": 3, "b": 4}
     both = {"encoder.embed_tokens.weight": 1, "shared.weight": 2}
-    assert modernise({"encoder.embed_tokens.weight": 1}, T5.older_spellings) == {"shared.weight": 1}
-    assert modernise(both, T5.older_spellings) == {"shared.weight": 2}
+    assert modernise({"encoder.embed_tokens.weight": 1}, (), T5.older_spellings) == {"shared.weight": 1}
+    assert modernise(both, (), T5.older_spellings) == {"shared.weight": 2}

@@ -18,7 +18,7 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 from tiny_bert import sizes
 
-from endx_jax.batch import Tokens
+from endx_jax.batch import Batch, Tokens
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.bert import BertConfig
@@ -84,6 +84,15 @@ def padded(rows, length: int) -> Tokens:
     for i, row in enumerate(rows):
         ids[i, : len(row)], mask[i, : len(row)] = row, True
     return Tokens(ids=jnp.asarray(ids), mask=jnp.asarray(mask))
+
+
+def pairs_batch(answer_id: Sequence[int], shortest: int = 2, widths: tuple[int, int] = (6, 8)) -> Batch:
+    """A batch of random texts of at least `shortest` tokens, padded to the widths of both sides."""
+    draw, ids = np.random.default_rng(0), jnp.asarray(answer_id)
+    question, answer = (
+        padded(texts(draw.integers(shortest, width + 1, len(ids)), seed), width) for seed, width in enumerate(widths)
+    )
+    return Batch(question, answer, jnp.arange(len(ids)), ids, ids[:, None])
 
 
 def token_table(*rows) -> TokenTable:

@@ -11,6 +11,26 @@ TYPES = "sentence_transformers.models."
 DENSE = {"in_features": WIDTH, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
 
 
+def write_files(folder: pathlib.Path, files: dict) -> pathlib.Path:
+    """Writes files of text, of bytes, of tensors, or of JSON, by path; returns the folder."""
+    from safetensors.numpy import save_file
+
+    for name, contents in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".safetensors") and isinstance(contents, dict):
+            save_file(contents, folder / name)
+        elif isinstance(contents, bytes):
+            (folder / name).write_bytes(contents)
+        else:
+            (folder / name).write_text(contents if isinstance(contents, str) else json.dumps(contents))
+    return folder
+
+
+def modules(*names: str, **more) -> list[dict]:
+    """Returns the entries of `modules.json`; a folder's name begins with the kind of its module, as `Dense-b`."""
+    return [{"path": name, "type": TYPES + name.partition("-")[0], **more} for name in names]
+
+
 def write_routes(
     folder: pathlib.Path, query: Sequence[str], document: Sequence[str], after: Sequence[str] = ()
 ) -> pathlib.Path:
@@ -19,8 +39,6 @@ def write_routes(
     A module's name begins with its kind: `Transformer-b`, `Pooling-cls`, `Dense-6` (its width), `Normalize`. Equal
     names are one module; other names of a kind are modules of other weights where they differ in length.
     """
-    from safetensors.numpy import save_file
-
     for name in {*query, *document, *after}:
         kind, _, rest = name.partition("-")
         if kind == "Transformer":
@@ -28,15 +46,13 @@ def write_routes(
         else:
             (folder / name).mkdir(parents=True)
         if kind == "Pooling":
-            (folder / name / "config.json").write_text(json.dumps({"pooling_mode": rest or "mean"}))
+            write_files(folder / name, {"config.json": {"pooling_mode": rest or "mean"}})
         if kind == "Dense":
             width = int(rest.partition("-")[0])
-            (folder / name / "config.json").write_text(json.dumps(DENSE | {"out_features": width}))
             weight = np.random.default_rng(len(rest)).normal(size=(width, WIDTH)).astype(np.float32)
-            save_file({"linear.weight": weight}, folder / name / "model.safetensors")
-    modules = [("Router", ""), *((name.partition("-")[0], name) for name in after)]
-    (folder / "modules.json").write_text(json.dumps([{"type": TYPES + kind, "path": path} for kind, path in modules]))
+            tensors, config = {"linear.weight": weight}, DENSE | {"out_features": width}
+            write_files(folder / name, {"config.json": config, "model.safetensors": tensors})
+    listed = [{"type": TYPES + "Router", "path": ""}, *modules(*after)]
     types = {name: TYPES + name.partition("-")[0] for name in (*query, *document)}
     router = {"types": types, "structure": {"query": query, "document": document}, "parameters": {}}
-    (folder / "router_config.json").write_text(json.dumps(router))
-    return folder
+    return write_files(folder, {"modules.json": listed, "router_config.json": router})

@@ -27,31 +27,36 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("query", "anchor", "user_input"),
         ("questions", "patterns"),
         (
-            "q", "prompt", "instruction", "frage", "pregunta", "pergunta", "domanda", "vraag", "pytanie", "otázka",
-            "întrebare", "intrebare", "soru", "вопрос", "питання", "câu hỏi", "pertanyaan", "سؤال", "السؤال", "שאלה",
-            "प्रश्न", "คำถาม", "问题", "問題", "質問", "질문",
+            "q", "prompt", "instruction", "front", "frage", "pregunta", "pergunta", "domanda", "vraag", "pytanie",
+            "otázka", "întrebare", "intrebare", "soru", "вопрос", "питання", "câu hỏi", "pertanyaan", "سؤال", "السؤال",
+            "שאלה", "प्रश्न", "คำถาม", "问题", "問題", "質問", "질문",
         ),
         ("input", CHATS[0]),
     ),
-    TEXT: ((TEXT,), ("contents", "content", "page_content"), (ANSWER,)),
+    TEXT: ((TEXT,), ("contents", "content", "page_content", "body"), (ANSWER,)),
     TITLE: ((TITLE,),),
     # A passage's own id comes before that of its document.
     ID: tuple(
         (name,)
         for name in (
-            "_id", "id", "pid", "passage_id", "psg_id", "docno", "docid", "doc_id", "document_id", "corpus-id", "uuid",
+            "_id", "id", "pid", "passage_id", "psg_id", "chunk_id", "docno", "docid", "doc_id", "document_id",
+            "corpus-id", "uuid",
         )
     ),
     QUESTION_ID: tuple((name,) for name in ("_id", "id", "qid", "query_id", "query-id", "question_id")),
     SEARCHED: tuple((name,) for name in (QUESTION, "query", "anchor", "user_input", TEXT)),
     ANSWER: (
-        (ANSWER,),
+        # Beside one of the others, as in results of ragas, `answer` is a model's: a row with two of them is refused.
+        (
+            ANSWER, "ground_truth", "ground_truths", "reference_answer", "expected_output", "expected_answer",
+            "resposta_esperada", "respuesta_esperada",
+        ),
         ("positive", "passage", "document", "positive_messages"),
-        ("ground_truth", "ground_truths", "reference", "reference_answer", "expected_output", "expected_answer"),
+        ("reference",),
         ("response",),  # after those above, since in evaluation sets it may be a wrong answer
         ("answers", "responses"),
         (
-            "a", "completion", "output", "antwort", "respuesta", "resposta", "risposta", "réponse", "reponse",
+            "a", "completion", "output", "back", "antwort", "respuesta", "resposta", "risposta", "réponse", "reponse",
             "antwoord", "odpowiedź", "odpověď", "răspuns", "raspuns", "cevap", "yanıt", "ответ", "відповідь",
             "câu trả lời", "trả lời", "jawaban", "پاسخ", "جواب", "الجواب", "תשובה", "उत्तर", "คำตอบ", "答案", "回答",
             "答え", "답변", "답",
@@ -67,6 +72,8 @@ _JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
 FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "target")
 JUDGING = frozenset((*LABELS, *FLAGS))
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
+# Letter of a choice, or several; as many rows as this with nothing else have choices in place of answers.
+CHOICE, FEWEST = re.compile(r"\W*[A-Za-z](\W+[A-Za-z])*\W*"), 10
 LONGEST_NAME = 40  # a longer name of a column is a text: the file has no header
 # List of strings as Python or NumPy prints it; it may lack commas or hold missing values.
 _LIST = re.compile(r"""\[\s*('[^']*'|"[^"]*")([\s,]+('[^']*'|"[^"]*"|nan|None|\.\.\.))*,?\s*\]""")
@@ -82,8 +89,9 @@ def called(name: str, columns: Iterable[str]) -> list[str]:
 
 
 def find(side: str, row: Iterable[str], name: str | None = None) -> list[str]:
-    """Returns the columns of a row or header with a name, or with the first group of `NAMES[side]` that has any."""
-    found = ([column for other in group for column in called(other, row)] for group in named(side, name))
+    """Returns the columns with a name, or with the first group of `NAMES[side]` that has any; none with an object."""
+    plain = [column for column in row if not (isinstance(row, dict) and isinstance(row[column], dict))]
+    found = ([column for other in group for column in called(other, plain)] for group in named(side, name))
     return next(filter(None, found), [])
 
 
@@ -99,11 +107,12 @@ def choose(side: str, row: Iterable[str], where: str, name: str | None = None) -
       EndxError: there is none, there are several, or it holds an object.
     """
     columns = [*row]
-    matches = find(side, [key for key in columns if not (isinstance(row, dict) and isinstance(row[key], dict))], name)
+    matches = find(side, row, name)
     if len(matches) == 1:
         return matches[0]
     # Documents of a run are read by its `data.answer_column`.
     option = f"data.{side}_column" if side in (QUESTION, ANSWER) else f"{side}_column"
+    option += " (text_column of a corpus)" * (side == ANSWER)
     if len(set(matches)) > 1:
         raise EndxError(f"{where}: the {side} could be {' or '.join(map(repr, matches))}; name it with {option}")
     texts = {TEXT: "text_column (data.answer_column of a run), and the questions of pairs with question_column"}

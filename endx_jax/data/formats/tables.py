@@ -69,11 +69,12 @@ class ColumnParser:
         """Yields the rows as `asked` returns them, and logs unused columns of 0 and 1, and chats of several turns.
 
         Raises:
-          EndxError: a label varies and is not 0 or 1, even if invalid rows are skipped.
+          EndxError: a label varies and is not 0 or 1, or all answers are letters of choices, even if invalid rows are
+            skipped.
         """
         first: dict[str, str] = {}
         flags: dict[str, set[bool]] = {}  # values of unused columns that hold only 0 and 1
-        count, where, chats = 0, "", 0
+        count, where, chats, choices = 0, "", 0, 0
         for count, (number, where, row) in enumerate(rows, start=1):
             asked = self.asked(row, where)
             chats += len(asked) > 1 and not row.keys() <= asked[0].keys()
@@ -81,6 +82,7 @@ class ColumnParser:
             with contextlib.suppress(EndxError):  # parsing the row raises the same error
                 chosen = self.choose(asked[0] if asked else row, where)
             labels = chosen.labels
+            choices += bool(columns.CHOICE.fullmatch(str(row.get(chosen.answer))))
             for name in labels:
                 value = str(row[name]).strip()
                 before = first.setdefault(name, value)
@@ -104,6 +106,11 @@ class ColumnParser:
             for part in asked:
                 yield number, where, part
         file = where.rpartition(", ")[0] or where
+        if choices == count >= columns.FEWEST and self._names[ANSWER] is None:
+            letters = f"all {count:,} answers of column {chosen.answer!r} are letters, such as {row[chosen.answer]!r}"
+            raise EndxError(
+                f"{file}: {letters}: write the texts of the choices, or name a column with data.answer_column"
+            )
         if chats:
             said = "each is paired with the reply after it, without what was said before"
             text_files.LOG.warning("%s: %s with several questions: %s", file, counted(chats, "chat"), said)
@@ -198,13 +205,12 @@ class _DocumentTable:
         return ColumnParser(self.question, self.text)
 
     def holds_pairs(self, row: Iterable[str]) -> bool:
-        """Returns true if a row, or one with these columns, holds a question and an answer."""
+        """Returns true if a row, or one with these columns, has columns of a question and an answer, one or several."""
         if isinstance(row, dict):
             row = next(iter(self.pairs.asked(row, "")), row)
-        try:
-            return not (self.text is None and columns.called(TEXT, row)) and bool(self.pairs.choose(row, ""))
-        except EndxError:
-            return False
+        sides = ((QUESTION, self.question), (ANSWER, self.text))
+        has_text = self.text is None and columns.called(TEXT, row)
+        return not has_text and all(columns.find(side, row, name) for side, name in sides)
 
     def chosen(self, row: Iterable[str], where: str) -> str:
         """Returns the column of the text; raises EndxError if it or the named column of ids is missing."""
@@ -222,7 +228,8 @@ class _DocumentTable:
     def document(self, row: dict, number: int | str, where: str) -> Document:
         """Returns the document of a row; `number` is its id if the row has none."""
         text_key, row = self.chosen(row, where), dict(row)
-        text = json_files.as_text(row.pop(text_key), f"{where}: {text_key!r}", may_be_empty=True)
+        text = text_of(row, text_key, where)
+        del row[text_key]
         key = "" if self.id == "" else next(iter(columns.find(ID, row, self.id)), "")
         name = row.pop(key) if key else number
         if not key:

@@ -2,8 +2,8 @@
 
   python -P encode_elsewhere.py FORMAT FOLDER PLACE
 
-Reads a list from `texts.json` and names of prompts from `prompts.json` in PLACE. Writes `question.npy`, `answer.npy`,
-a file for each prompt by its number, and `versions.json` there.
+Reads texts, the number of the first ones, and names of prompts for these from `asked.json` in PLACE. Writes
+`embeddings.npz`, by side and by number of the prompt, and `versions.json` there.
 """
 
 import importlib.metadata
@@ -20,8 +20,8 @@ RUNTIMES = {
 }
 
 
-def encode(kind: str, folder: str, texts: list[str], prompts: dict) -> dict[str, np.ndarray]:
-    """Returns embeddings [N, E] of the texts by side, and of those in `prompts` by the number of its name."""
+def encode(kind: str, folder: str, texts: list[str], first: int, prompts: list) -> dict[str, np.ndarray]:
+    """Returns embeddings [N, E] of the texts by side, and of the first with each prompt by the number of its name."""
     if kind != "sentence-transformers":
         run = runpy.run_path(f"{folder}/encode.py")["encode"]
         return {side: np.asarray(run(side, texts)) for side in ("question", "answer")}
@@ -30,9 +30,9 @@ def encode(kind: str, folder: str, texts: list[str], prompts: dict) -> dict[str,
     about = json.loads(pathlib.Path(folder, "config_sentence_transformers.json").read_text("utf-8"))
     if about["model_type"] == "MultiVectorEncoder":
         model = sentence_transformers.MultiVectorEncoder(folder, device="cpu")
-        return encode_tokens(model, texts, len(prompts["texts"]))
+        return encode_tokens(model, texts, first)
     model = sentence_transformers.SentenceTransformer(folder, device="cpu")
-    named = [model.encode(prompts["texts"], prompt_name=name) for name in prompts["names"]]
+    named = [model.encode(texts[:first], prompt_name=name) for name in prompts]
     sides = {"question": model.encode_query(texts), "answer": model.encode_document(texts)}
     return sides | {str(n): embeddings for n, embeddings in enumerate(named)}
 
@@ -47,13 +47,10 @@ def encode_tokens(model, texts: list[str], scored: int) -> dict[str, np.ndarray]
 
 def main(kind: str, folder: str, place: pathlib.Path) -> None:
     """Writes embeddings and versions to `place`."""
-    embeddings = encode(
-        kind, folder, *(json.loads((place / name).read_text("utf-8")) for name in ("texts.json", "prompts.json"))
-    )
+    embeddings: dict = encode(kind, folder, **json.loads((place / "asked.json").read_text("utf-8")))
     if "endx_jax" in sys.modules:
         raise RuntimeError("the export imported endx_jax, which it must not need")
-    for side, array in embeddings.items():
-        np.save(place / f"{side}.npy", array)
+    np.savez(place / "embeddings.npz", **embeddings)
     versions = {name: importlib.metadata.version(name) for name in RUNTIMES[kind]}
     (place / "versions.json").write_text(json.dumps(versions))
 

@@ -1,13 +1,6 @@
 """Dual encoder trained by the in-batch softmax (Dong et al. 2022)."""
 
-from endx_jax.methods.dual.batches import (
-    ContrastiveBatch,
-    ContrastiveCollator,
-    contrastive_collator,
-    embed_by_guide,
-    guide_of,
-    loss_arrays,
-)
+from endx_jax.methods.dual.batches import ContrastiveCollator, contrastive_collator, embed_by_guide, loss_arrays
 from endx_jax.methods.dual.objective import DualObjective
 from endx_jax.methods.dual.settings import DualSettings
 from endx_jax.methods.method import Method
@@ -16,12 +9,10 @@ METHOD = Method("dual", DualSettings, DualObjective, collator=contrastive_collat
 
 __all__ = [
     "METHOD",
-    "ContrastiveBatch",
     "ContrastiveCollator",
     "DualObjective",
     "DualSettings",
     "contrastive_collator",
     "embed_by_guide",
-    "guide_of",
     "loss_arrays",
 ]

@@ -5,7 +5,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import flax.struct
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -31,27 +30,15 @@ from endx_jax.pretrained.published import is_known, outline
 Array = jax.Array
 
 
-@flax.struct.dataclass
-class ContrastiveBatch(Batch):
-    """Batch with further arrays of the loss.
-
-    Attributes:
-      guide: embeddings of the batch's texts by the guide; None without a guide.
-      log_q: [B], logarithm of each answer's frequency in the training pairs over the mean; None if not used.
-      teacher: [B, 1 + K], a teacher's scores of the answers and hard negatives, NaN where unknown; None if not used.
-    """
-
-    guide: Guide | None = None
-    log_q: Array | None = None
-    teacher: Array | None = None
-
-
 @dataclasses.dataclass(frozen=True)
 class ContrastiveCollator(Collator):
-    """Makes `ContrastiveBatch`es.
+    """Makes batches with further arrays of a contrastive loss, in `extra`.
+
+    These are `guide`, the embeddings of the batch's texts by the guide, if the pairs have one; `log_q` [B], if given;
+    and `teacher` [B, 1 + K], a teacher's scores of the answers and hard negatives, NaN where unknown.
 
     Attributes:
-      log_q: float32 [N], `ContrastiveBatch.log_q` of each answer; None if not used.
+      log_q: float32 [N], logarithm of each answer's frequency in the training pairs over the mean; None if not used.
       distils: true for batches with the teacher's scores of the pairs.
     """
 
@@ -60,17 +47,19 @@ class ContrastiveCollator(Collator):
 
     def batch(
         self, drawn: Drawn, sides: Mapping[str, BatchSide], texts: Mapping[str, Any], rows: RowsOfProcess
-    ) -> ContrastiveBatch:
+    ) -> Batch:
         """Returns this process's rows of a batch, with NumPy leaves."""
-        batch = super().batch(drawn, sides, texts, rows)
-        log_q = None if self.log_q is None else self.log_q[batch.answer_id]
-        more: dict = {"guide": guide_of(self.pairs, batch), "log_q": log_q, "teacher": self._teacher(batch)}
-        return ContrastiveBatch(**vars(batch), **more)
+        batch, extra = super().batch(drawn, sides, texts, rows), dict[str, Any]()
+        if self.pairs.guide is not None:
+            extra["guide"] = _guide_of(self.pairs.guide, batch)
+        if self.log_q is not None:
+            extra["log_q"] = self.log_q[batch.answer_id]
+        if self.distils and self.pairs.scores is not None:
+            extra["teacher"] = self._teacher(batch, *self.pairs.scores)
+        return dataclasses.replace(batch, extra=extra)
 
-    def _teacher(self, batch: Batch) -> np.ndarray | None:
-        if not self.distils or self.pairs.scores is None:
-            return None
-        question, (right, wrong) = np.asarray(batch.question_id), self.pairs.scores
+    def _teacher(self, batch: Batch, right: Ragged, wrong: Ragged) -> np.ndarray:
+        question = np.asarray(batch.question_id)
         right_scores = _scores_of(np.asarray(batch.answer_id)[:, None], question, self.pairs.positives, right)
         hard = _scores_of(np.asarray(batch.hard_negative_ids), question, self.pairs.hard_negatives, wrong)
         return np.concatenate([right_scores, hard], axis=1)
@@ -98,11 +87,9 @@ def contrastive_collator(pairs: Pairs, settings: DualSettings, hard_negatives: i
     return ContrastiveCollator(pairs, log_q, bool(distils))
 
 
-def guide_of(pairs: Pairs, batch: Batch) -> Guide | None:
-    """Returns the guide's embeddings of the texts of a batch; None if the pairs have no guide."""
-    if pairs.guide is None:
-        return None
-    questions, answers = (pairs.guide[side] for side in SIDES)
+def _guide_of(embedded: Mapping[str, Any], batch: Batch) -> Guide:
+    """Returns the guide's embeddings of the texts of a batch."""
+    questions, answers = (embedded[side] for side in SIDES)
     hard = batch.hard_negative_ids
     return Guide(
         questions[batch.question_id],
@@ -121,10 +108,7 @@ def _scores_of(candidates: np.ndarray, question: np.ndarray, listed: Ragged, sco
 
 def loss_arrays(batch: Batch) -> dict[str, Any]:
     """Returns the arrays of a batch that the loss takes beside embeddings, by the losses' argument names."""
-    if not isinstance(batch, ContrastiveBatch):
-        return known_ids(batch)
-    more = {"guide": batch.guide, "log_q": batch.log_q, "teacher": batch.teacher}
-    return known_ids(batch) | {name: value for name, value in more.items() if value is not None}
+    return known_ids(batch) | dict(batch.extra)
 
 
 @dataclasses.dataclass(frozen=True)

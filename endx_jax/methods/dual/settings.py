@@ -8,7 +8,7 @@ from endx_jax.losses.arguments import SAME_SIDE
 from endx_jax.losses.distillation import DISTILLATIONS
 from endx_jax.losses.softmax import DIRECTIONS, JOINT
 from endx_jax.methods.method import MethodSettings
-from endx_jax.settings import check_choice, key, require
+from endx_jax.settings import key, require
 
 SOFTMAX, SIGMOID = LOSSES = ("softmax", "sigmoid")
 
@@ -17,12 +17,13 @@ SOFTMAX, SIGMOID = LOSSES = ("softmax", "sigmoid")
 class ContrastiveSettings:
     """`config.objective.contrastive`: the loss over a batch, its negatives, and which of them are left out."""
 
-    loss: str = key(SOFTMAX, f"Loss over the batch: one of {', '.join(LOSSES)} (SigLIP, Zhai et al. 2023).")
+    loss: str = key(SOFTMAX, "Loss over the batch (sigmoid: SigLIP, Zhai et al. 2023).", choices=LOSSES)
     bias: float = key(-10.0, "Initial value of the learned bias of the sigmoid loss's logits (SigLIP: -10).")
     same_side: tuple[str, ...] = key(
         (),
-        f"Texts that are also compared with each other: any of {', '.join(SAME_SIDE)} (GTE, Li et al. 2023, and "
-        "Qwen3-Embedding, Zhang et al. 2025: both).",
+        "Texts that are also compared with each other (GTE, Li et al. 2023, and Qwen3-Embedding, Zhang et al. 2025: "
+        "both).",
+        choices=SAME_SIDE,
     )
     ceiling: tuple[float, ...] = key(
         (),
@@ -42,9 +43,6 @@ class ContrastiveSettings:
     )
 
     def __post_init__(self):
-        check_choice("objective.contrastive.loss", self.loss, LOSSES)
-        for side in self.same_side:
-            check_choice("objective.contrastive.same_side", side, SAME_SIDE)
         pair = len(self.ceiling) in (0, 2)
         require(pair, f"objective.contrastive.ceiling is {self.ceiling}; it must be (share, margin), or empty")
         require(
@@ -70,23 +68,14 @@ class DistillationSettings:
 
     loss: str = key(
         "",
-        f"Loss between scores and a teacher's: one of {', '.join(DISTILLATIONS)} (Hofstätter et al. 2020; Ren et al. "
-        "2021); empty: none.",
+        "Loss between scores and a teacher's (Hofstätter et al. 2020; Ren et al. 2021); empty: none.",
+        choices=DISTILLATIONS,
     )
-    weight: float = key(1.0, "Weight of this loss.")
-    contrastive_weight: float = key(1.0, "Weight of the loss over the batch beside it (Hofstätter et al.: 0).")
+    weight: float = key(1.0, "Weight of this loss.", least=0)
+    contrastive_weight: float = key(1.0, "Weight of the loss over the batch beside it (Hofstätter et al.: 0).", least=0)
     temperature: float = key(
-        1.0, "Divisor of the teacher's scores; for margin_mse it brings them to the range of ours."
+        1.0, "Divisor of the teacher's scores; for margin_mse it brings them to the range of ours.", above=0
     )
-
-    def __post_init__(self):
-        if self.loss:
-            check_choice("objective.distillation.loss", self.loss, DISTILLATIONS)
-        require(
-            min(self.weight, self.contrastive_weight) >= 0,
-            "objective.distillation.weight and contrastive_weight must not be negative",
-        )
-        require(self.temperature > 0, f"objective.distillation.temperature is {self.temperature}; it must be positive")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +85,15 @@ class DualSettings(MethodSettings):
     takes_hard_negatives = True
     name: str = key("dual", "Name of the method.")
     temperature: float = key(
-        0.05, "Divisor of the similarities; initial value if learn_temperature is set (t5x_retrieval: 0.01)."
+        0.05,
+        "Divisor of the similarities; initial value if learn_temperature is set (t5x_retrieval: 0.01).",
+        above=0,
     )
     learn_temperature: bool = key(False, "Train the logarithm of the temperature.")
     direction: str = key(
         "question_to_answer",
-        f"Direction of the softmax: one of {', '.join((*DIRECTIONS, JOINT))} (Dong: the first; t5x_retrieval: sum; "
-        "GTE: joint).",
+        "Direction of the softmax (Dong: question_to_answer; t5x_retrieval: sum; GTE: joint).",
+        choices=(*DIRECTIONS, JOINT),
     )
     mask_false_negatives: bool = key(
         True, "Exclude equal texts and known positives from the negatives (papers: False)."
@@ -111,6 +102,7 @@ class DualSettings(MethodSettings):
         (),
         "Widths of the prefixes of embeddings to train, such as (384, 192, 96); the whole embedding counts only if its "
         "width is among them; empty: the whole one alone (Kusupati et al. 2022).",
+        least=1,
     )
     matryoshka_weights: tuple[float, ...] = key(
         (), "Weight of the loss of each of matryoshka_dims; empty: 1 (Kusupati et al.)."
@@ -120,21 +112,18 @@ class DualSettings(MethodSettings):
     loss_tile: int = key(
         -1,
         "Rows of scores in memory at a time; 0: all, stored for the gradient; -1: automatic, all for small batches.",
+        least=0,
         changes_results=False,
     )
 
     def __post_init__(self):
-        require(self.temperature > 0, f"objective.temperature is {self.temperature}; it must be positive")
-        check_choice("objective.direction", self.direction, (*DIRECTIONS, JOINT))
         require(
             self.contrastive.loss != SIGMOID or self.direction == DualSettings.direction,
             f"objective.direction is {self.direction!r}, which the sigmoid loss does not have: leave it, or set "
             "objective.contrastive.loss=softmax",
         )
-        require(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
         dims, weights = self.matryoshka_dims, self.matryoshka_weights
-        distinct = len(set(dims)) == len(dims) and all(dim > 0 for dim in dims)
-        require(distinct, f"objective.matryoshka_dims is {dims}; they must be positive and distinct")
+        require(len(set(dims)) == len(dims), f"objective.matryoshka_dims is {dims}; they must be distinct")
         require(
             len(weights) in (0, len(dims)),
             f"objective.matryoshka_weights has {len(weights)} weights for {len(dims)} matryoshka_dims",

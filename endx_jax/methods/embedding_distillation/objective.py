@@ -12,12 +12,11 @@ from typing import cast
 import jax
 
 from endx_jax.batch import Batch
-from endx_jax.losses import Guide, embedding_regression
-from endx_jax.methods.dual import ContrastiveBatch
+from endx_jax.losses import embedding_regression
 from endx_jax.methods.method import MethodSettings
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.numerics import l2_normalize
-from endx_jax.settings import check_choice, key, require
+from endx_jax.settings import key, require
 
 Array = jax.Array
 Pair = tuple[Array, Array]
@@ -36,12 +35,10 @@ class EmbeddingDistillationSettings(MethodSettings):
     )
     loss: str = key(
         COSINE,
-        f"Loss: one of {', '.join(LOSSES)}: one minus the cosine of both embeddings, or the mean square of the "
-        "differences of their coordinates, which also teaches the norm.",
+        "Loss: one minus the cosine of both embeddings, or the mean square of the differences of their coordinates, "
+        "which also teaches the norm.",
+        choices=LOSSES,
     )
-
-    def __post_init__(self):
-        check_choice("objective.loss", self.loss, LOSSES)
 
     @property
     def given_model(self) -> str:
@@ -64,8 +61,7 @@ class EmbeddingDistillationObjective(Objective):
     def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
         """Computes the mean distance of the embeddings of a global batch; the metric is `teacher_cosine`."""
         del params, keys, step
-        guide = cast(Guide, cast(ContrastiveBatch, batch).guide)
-        rows = (embedded.question, embedded.answer), (guide.question, guide.answer)
+        rows = (embedded.question, embedded.answer), batch.extra["guide"][:2]
         return self.execution.reduce_rows(self._loss, None, rows)
 
     def _loss(self, _, rows: tuple[Pair, Pair], axis_name) -> LossAndMetrics:

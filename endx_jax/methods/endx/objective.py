@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Batch, Tokens
-from endx_jax.losses import Guide
 from endx_jax.losses.geometry import KERNELS, TERMS, embedding_regression, geometry_alignment
-from endx_jax.methods.dual import ContrastiveBatch, DualObjective, DualSettings, loss_arrays
+from endx_jax.methods.dual import DualObjective, DualSettings, loss_arrays
 from endx_jax.methods.endx.teacher import CrossEncoder, read_teacher
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.models.dropout import fold
@@ -44,18 +43,23 @@ class EndxSettings(DualSettings):
     alignment_weight: float = key(0.5, "Weight of the alignment loss in Eq. 13.")
     alignment: str = key(
         "geometry",
-        f"Alignment loss: one of {', '.join(ALIGNMENTS)} (squared distance of each embedding to the teacher's).",
+        "Alignment loss; regression: squared distances to the teacher's embeddings.",
+        choices=ALIGNMENTS,
     )
     weights: tuple[tuple[str, float], ...] = key(
         (("a|q", 0.5), ("q|q", 0.5), ("q|a", 0.5), ("a|a", 0.5)),
         "(term, weight) pairs of Eq. 12; omitted terms are not computed (ENDX: a|q, q|a: 0.5; q|q, a|a: 1e4).",
     )
-    ramp_epochs: float = key(5.0, "Epochs over which the terms' weights rise linearly from 0; 0: use `ramp_steps`.")
-    ramp_steps: int = key(0, "Optimizer steps over which the terms' weights rise; an alternative to `ramp_epochs`.")
-    ramp_start: int = key(0, "Optimizer steps before the terms' weights begin to rise.")
-    kernel: str = key("inner", f"Similarity of two embeddings: one of {', '.join(KERNELS)} (ENDX: inner).")
+    ramp_epochs: float = key(
+        5.0, "Epochs over which the terms' weights rise linearly from 0; 0: use `ramp_steps`.", least=0
+    )
+    ramp_steps: int = key(
+        0, "Optimizer steps over which the terms' weights rise; an alternative to `ramp_epochs`.", least=0
+    )
+    ramp_start: int = key(0, "Optimizer steps before the terms' weights begin to rise.", least=0)
+    kernel: str = key("inner", "Similarity of two embeddings (ENDX: inner).", choices=KERNELS)
     alignment_temperatures: tuple[float, float] = key(
-        (1.0, 1.0), "Divisors (student's, teacher's) of the scores in the alignment loss."
+        (1.0, 1.0), "Divisors (student's, teacher's) of the scores in the alignment loss.", above=0
     )
     diagonal: bool = key(True, "Include each text among its own neighbours in q|q and a|a (t-SNE: False).")
     stop_gradient: bool = key(True, "Stop the alignment's gradient at the teacher's embeddings.")
@@ -64,13 +68,15 @@ class EndxSettings(DualSettings):
         False, "Add the query text's encodings to the teacher's attention output (BERT: True; Eqs. 2 to 4: False)."
     )
     teacher_shares: str = key(
-        "nothing", f"Parameters that the teacher shares with the student: one of {', '.join(SHARED_WITH_TEACHER)}."
+        "nothing", "Parameters that the teacher shares with the student.", choices=SHARED_WITH_TEACHER
     )
     teacher_normalize: bool = key(
         True, "Scale the teacher's embeddings to unit norm if model.normalize does so with the student's."
     )
     teacher_temperature: float = key(
-        0.0, "Divisor of the similarities in the teacher's own retrieval loss. 0: the student's temperature."
+        0.0,
+        "Divisor of the similarities in the teacher's own retrieval loss. 0: the student's temperature.",
+        least=0,
     )
     teacher_model: str = key(
         "",
@@ -84,17 +90,12 @@ class EndxSettings(DualSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        check_choice("objective.alignment", self.alignment, ALIGNMENTS)
-        check_choice("objective.kernel", self.kernel, KERNELS)
-        check_choice("objective.teacher_shares", self.teacher_shares, SHARED_WITH_TEACHER)
         for term, _ in self.weights:
             check_choice("objective.weights", term, TERMS)
         require(
             not (self.ramp_steps and self.ramp_epochs),
             f"objective.ramp_steps and ramp_epochs are {self.ramp_steps} and {self.ramp_epochs}: set one to 0",
         )
-        for name in ("ramp_steps", "ramp_epochs", "ramp_start", "teacher_temperature"):
-            require(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
         require(
             not self.teacher_frozen or (bool(self.teacher_from) and self.teacher_shares != "encoder"),
             "objective.teacher_frozen keeps the teacher of another run: name its workdir in objective.teacher_from, "
@@ -104,10 +105,6 @@ class EndxSettings(DualSettings):
             not (self.teacher_model and (self.teacher_from or self.contrastive.guide)),
             "objective.teacher_model takes the place of the cross-encoder, and of a guide: leave "
             "objective.teacher_from and objective.contrastive.guide empty",
-        )
-        require(
-            len(self.alignment_temperatures) == 2 and min(self.alignment_temperatures) > 0,
-            f"objective.alignment_temperatures is {self.alignment_temperatures}; it must be two positive numbers",
         )
 
     @property
@@ -231,8 +228,7 @@ class EndxObjective(Objective):
     def embed_as_teacher(self, params: dict, batch: Batch, keys: Array | None = None) -> Embeddings:
         """Returns the teacher's embeddings of matched pairs; dropout is on if `keys` [B] are given, unless frozen."""
         if self.settings.teacher_model:
-            guide = cast(Guide, cast(ContrastiveBatch, batch).guide)
-            return Embeddings(guide.question, guide.answer)
+            return Embeddings(*batch.extra["guide"][:2])
         keys = None if self.settings.teacher_frozen else keys
         teacher_encoders = params["teacher"]["encoders"]
         encoders = {place: groups | teacher_encoders.get(place, {}) for place, groups in params["dual_encoder"].items()}

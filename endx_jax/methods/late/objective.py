@@ -23,10 +23,11 @@ class LateSettings(DualSettings):
     """`config.objective` of the method `late`: the settings of `dual`, without prefixes and the sigmoid loss."""
 
     name: str = key("late", "Name of the method.")
-    temperature: float = key(1.0, "Divisor of MaxSim, a sum over a question's tokens (PyLate: 1).")
+    temperature: float = key(1.0, "Divisor of MaxSim, a sum over a question's tokens (PyLate: 1).", above=0)
     loss_tile: int = key(
         -1,
         "Rows and columns of the largest score tiles, all of whose products of tokens are in memory; -1: automatic.",
+        least=1,
         changes_results=False,
     )
 
@@ -34,7 +35,6 @@ class LateSettings(DualSettings):
         super().__post_init__()
         require(not self.matryoshka_dims, "objective.name=late trains no prefixes: set objective.matryoshka_dims=()")
         require(self.contrastive.loss == SOFTMAX, "objective.name=late needs objective.contrastive.loss=softmax")
-        require(self.loss_tile != 0, "objective.loss_tile is 0; late interaction is always streamed: set -1 or a side")
 
     def check_model(self, model: Any) -> None:
         """Raises EndxError unless the towers embed each token."""

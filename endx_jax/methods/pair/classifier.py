@@ -18,7 +18,6 @@ from endx_jax.errors import EndxError
 from endx_jax.models.dropout import dropout, fold
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.layers import ACTIVATIONS
-from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.transformer import TransformerEncoder
 
 Array = jax.Array
@@ -103,7 +102,7 @@ class PairClassifier:
                 "objective.name=pair reads question and answer as two segments of one text; only a pretrained BERT has "
                 "segment embeddings: choose another model.pretrained, and leave model.encoder empty"
             )
-        if self.model.sharing != SHARINGS["sde"]:
+        if not self.model.sharing.shared >= {"token_embedder", "encoder"}:
             raise EndxError("objective.name=pair has one encoder for both texts: set model.sharing=sde")
 
     @property

@@ -1,7 +1,6 @@
 """Cross-encoders of sentence-transformers and transformers, read as pair classifiers."""
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,15 +16,12 @@ from endx_jax.inference.loading import LONGEST, text_processors
 from endx_jax.methods.pair.classifier import POOLER_ACTIVATIONS, PairClassifier, Pooler
 from endx_jax.methods.pair.evaluator import ClassifierScorer
 from endx_jax.models.config_keys import HuggingFaceConfig, bool_key, check_supported, enum_key, float_key
-from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.console import showing_progress
+from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import put, state_shardings
 from endx_jax.pretrained.checkpoint import PretrainedEncoder, check_config
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.sentence_transformers import CLASSIFIER, NO_LIMIT, Head, max_length, read_usage, scores_pairs
-from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
+from endx_jax.pretrained.towers import finished_towers
 from endx_jax.pretrained.weights import open_tensors, paths, to_ours
 from endx_jax.ranking.rerank import PairScorerFactory
 
@@ -106,14 +102,11 @@ def load_cross_encoder(folder: pathlib.Path) -> PairScorerFactory | None:
             f"{folder} holds a {json_files.shown(kinds[0])} of model_type {json_files.shown(family)}; the classifiers "
             f"that can score pairs are {', '.join(each.kind for each in CLASSIFIERS.values())}"
         )
-    source = PretrainedEncoder(folder, Head(folder, max_length=None), contents)
     pooling, pooler = "first", Pooler(form.activation)
     if family == "modernbert":
         fields = vars(ModernBertHead.from_hugging_face(contents, folder / "config.json"))
         pooling, pooler = "mean" if fields.pop("pooling") == "mean" else "first", Pooler(**fields)
-    settings = ModelSettings(pretrained=str(folder), pooling=pooling, sharing="sde", normalize=False)
-    settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
-    check_config(contents, folder)
+    source, towers, params = read_towers(folder, contents, pooling)
     check_supported(json_files.read_optional(folder / TOKENIZER), folder / TOKENIZER, {"truncation_side": ("right",)})
     if (folder / MODULES).is_file() and [module.kind for module in read_list(folder)] != ["Transformer"]:
         raise EndxError(f"{folder / MODULES}: a cross-encoder may have no modules beside its Transformer")
@@ -121,14 +114,23 @@ def load_cross_encoder(folder: pathlib.Path) -> PairScorerFactory | None:
     options = {side: TextOptions(NO_LIMIT, prompts[side]) for side in SIDES}  # cuts depend on whole lengths
     stated = max_length(folder, "question", "sequence-classification")
     positions = min(length for length in (source.config.positions or LONGEST, stated) if length)
-    processors = text_processors(sources, dict.fromkeys(SIDES, folder), options)
+    processors = text_processors(dict.fromkeys(SIDES, source), dict.fromkeys(SIDES, folder), options)
     between, segments = processors["question"].tokenizer.joining()
-    classifier = PairClassifier(build_dual_encoder(settings, sources), pooler, segments)
-    towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
-    params = {"dual_encoder": towers, "pair": _head(folder, classifier, form)}
+    classifier = PairClassifier(towers, pooler, segments)
     mesh = make_mesh(MeshSettings(), jax.local_devices())
     scorer = ClassifierScorer(classifier, processors, mesh, max(1, TOKENS // positions), between, positions)
-    return functools.partial(scorer, put(params, state_shardings(params, mesh)), progress=showing_progress())
+    return scorer.with_params({"dual_encoder": params, "pair": _head(folder, classifier, form)})
+
+
+def read_towers(folder: pathlib.Path, contents: dict, pooling: str) -> tuple[PretrainedEncoder, DualEncoder, dict]:
+    """Returns the encoder in the folder of a reranker, `config.json` of which is given, with this pooling.
+
+    Returns:
+      Its description, the towers, which are one, and their parameters, read on demand.
+    """
+    check_config(contents, folder)
+    source = PretrainedEncoder(folder, Head(folder, pooling), contents)
+    return source, *finished_towers(dict.fromkeys(SIDES, source))
 
 
 def _head(folder: pathlib.Path, classifier: PairClassifier, form: Classifier) -> dict:
@@ -147,4 +149,4 @@ def _head(folder: pathlib.Path, classifier: PairClassifier, form: Classifier) ->
     for path in shapes:
         module, _, leaf = path.partition("/")
         rules.append(TensorRule(f"{theirs[module]}.{LEAVES[f'/{leaf}']}", (path,), transpose=leaf == "kernel"))
-    return to_ours(tensors, rules, shapes, prefixes=(), where=folder)
+    return to_ours(tensors, rules, shapes, where=folder)

@@ -21,9 +21,10 @@ from endx_jax.methods.pair.classifier import PairClassifier
 from endx_jax.methods.pair.objective import PairObjective, PairSettings
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import showing_progress
+from endx_jax.parallel.sharding import put, state_shardings
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import Evaluation, EvaluationSettings
-from endx_jax.ranking.rerank import PairScorer, evaluate_pairs, finite_scores
+from endx_jax.ranking.rerank import PairScorer, PairScorerFactory, evaluate_pairs, finite_scores
 from endx_jax.ranking.results import Results
 
 
@@ -104,6 +105,10 @@ class ClassifierScorer:
 
         score.cut = 0  # type: ignore[attr-defined]
         return score
+
+    def with_params(self, params: dict) -> PairScorerFactory:
+        """Returns the scorer with parameters, which are placed on its devices."""
+        return functools.partial(self, put(params, state_shardings(params, self._mesh)), progress=showing_progress())
 
     def tokenized(self, questions: Sequence[str], answers: Sequence[str]) -> Callable[[np.ndarray], TokenTable]:
         """Returns a function from int [n, 2], rows of questions and of answers, to the joined texts."""

@@ -11,7 +11,7 @@ from endx_jax.methods.objective import LossAndMetrics, Objective
 from endx_jax.methods.pair.batches import PairBatch
 from endx_jax.methods.pair.classifier import PairClassifier, Pooler
 from endx_jax.models.dropout import fold
-from endx_jax.settings import check_choice, key, require
+from endx_jax.settings import key
 
 Array = jax.Array
 
@@ -24,16 +24,17 @@ class PairSettings(MethodSettings):
 
     takes_hard_negatives = True
     name: str = key("pair", "Name of the method.")
-    loss: str = key("softmax", f"Loss: one of {', '.join(LOSSES)} (Yu et al.: binary).")
-    negatives: int = key(3, "Wrong answers per question drawn from the batch, in addition to data.hard_negatives.")
+    loss: str = key("softmax", "Loss (Yu et al.: binary).", choices=LOSSES)
+    negatives: int = key(
+        3, "Wrong answers per question drawn from the batch, in addition to data.hard_negatives.", least=0
+    )
     pooler: bool = key(True, "Apply a new linear map and tanh (BERT's pooler) before the classifier.")
-    top: int = key(20, "Top answers of BM25 that are re-ranked per question in validation and report; 0: all answers.")
-    questions: int = key(200, "Number of questions ranked in validation, and in the report; 0: all.")
-
-    def __post_init__(self):
-        check_choice("objective.loss", self.loss, LOSSES)
-        for name in ("negatives", "top", "questions"):
-            require(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
+    top: int = key(
+        20,
+        "Top answers of BM25 that are re-ranked per question in validation and report; 0: all answers.",
+        least=0,
+    )
+    questions: int = key(200, "Number of questions ranked in validation, and in the report; 0: all.", least=0)
 
 
 @dataclasses.dataclass(frozen=True)

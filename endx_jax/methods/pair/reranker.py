@@ -14,18 +14,14 @@ from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.data.tokenizer_files import BROKEN, refusing_broken
 from endx_jax.errors import EndxError
 from endx_jax.methods.pair.classifier import PairClassifier
-from endx_jax.methods.pair.cross_encoder import TOKENS
+from endx_jax.methods.pair.cross_encoder import TOKENS, read_towers
 from endx_jax.methods.pair.evaluator import ClassifierScorer
 from endx_jax.models.config_keys import check_keys
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.parallel.console import showing_progress
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.parallel.sharding import put, state_shardings
-from endx_jax.pretrained.checkpoint import PretrainedEncoder, check_config
+from endx_jax.pretrained.checkpoint import PretrainedEncoder
 from endx_jax.pretrained.module_list import MODULES, read_list
-from endx_jax.pretrained.sentence_transformers import NO_LIMIT, Head, max_length, read_usage
-from endx_jax.pretrained.settings import ModelSettings
-from endx_jax.pretrained.towers import build_dual_encoder, fill_in, stored_params
+from endx_jax.pretrained.sentence_transformers import NO_LIMIT, max_length, read_usage
 from endx_jax.pretrained.weights import open_tensors
 from endx_jax.ranking.rerank import PairScorerFactory
 
@@ -53,8 +49,8 @@ class PromptScorer(ClassifierScorer):
     def __init__(self, classifier: PairClassifier, tokenizer: Tokenizer, around: Sequence[str], length: int):
         """Sets tokenizer, texts before, between and after a pair, and maximum length; else as in `ClassifierScorer`."""
         processors = dict.fromkeys(SIDES, TextProcessor(tokenizer, NO_LIMIT))
-        self.mesh = make_mesh(MeshSettings(), jax.local_devices())
-        super().__init__(classifier, processors, self.mesh, max(1, TOKENS // length), limit=length)
+        mesh = make_mesh(MeshSettings(), jax.local_devices())
+        super().__init__(classifier, processors, mesh, max(1, TOKENS // length), limit=length)
         self._tokenizer, self._around, self._length = tokenizer, around, length
 
     def tokenized(self, questions: Sequence[str], answers: Sequence[str]) -> Callable[[np.ndarray], TokenTable]:
@@ -106,19 +102,15 @@ def load_reranker(folder: pathlib.Path) -> PairScorerFactory | None:
         return None
     if contents.get("architectures") not in [[kind] for kind in (KINDS if modules else KINDS[:1])]:
         return None
-    check_config(contents, folder)
-    source = PretrainedEncoder(folder, Head(folder, pooling="last", max_length=None), contents)
-    settings = ModelSettings(pretrained=str(folder), pooling="last", sharing="sde", normalize=False)
-    settings, sources = fill_in(settings, source), dict.fromkeys(SIDES, source)
+    source, towers, params = read_towers(folder, contents, "last")
     tokenizer = Tokenizer(folder, rows=source.config.vocab_size)
     tokenizer.check_matches(source.config.vocab_size, folder)
     lengths = (source.config.positions, max_length(folder, "question", "text-generation"), LONGEST)
     around = _around(source, tokenizer, read_usage(folder, "CrossEncoder").default_prompt)
-    classifier = PairClassifier(build_dual_encoder(settings, sources), pooler=None, segments=False)
-    towers = stored_params(classifier.model, settings, sources, jax.random.key(0))
-    params = {"dual_encoder": towers, "pair": _head(folder, tokenizer, modules[1].folder if modules else None)}
+    head = _head(folder, tokenizer, modules[1].folder if modules else None)
+    classifier = PairClassifier(towers, pooler=None, segments=False)
     scorer = PromptScorer(classifier, tokenizer, around, min(length for length in lengths if length))
-    return functools.partial(scorer, put(params, state_shardings(params, scorer.mesh)), progress=showing_progress())
+    return scorer.with_params({"dual_encoder": params, "pair": head})
 
 
 def _around(source: PretrainedEncoder, tokenizer: Tokenizer, instruction: str) -> Sequence[str]:

@@ -12,7 +12,7 @@ from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
 from endx_jax.methods.method import MethodSettings
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, known_ids
 from endx_jax.models.heads import HeadSettings
-from endx_jax.settings import check_choice, key, require
+from endx_jax.settings import key, require
 
 Array = jax.Array
 
@@ -25,23 +25,17 @@ class ResidualSettings(MethodSettings):
 
     name: str = key("residual", "Name of the method.")
     head: HeadSettings = dataclasses.field(default_factory=HeadSettings)
-    loss: str = key(TRIPLET, f"Loss: one of {', '.join(LOSSES)} (RR found the second no better).")
-    margin: float = key(0.2, "Margin between squared distances (RR: unstated; FaceNet: 0.2).")
+    loss: str = key(TRIPLET, "Loss (RR found the second no better).", choices=LOSSES)
+    margin: float = key(0.2, "Margin between squared distances (RR: unstated; FaceNet: 0.2).", least=0)
     direction: str = key(
-        "question_to_answer",
-        f"Direction of the triplets: one of {', '.join(DIRECTIONS)}; the first side is the anchor.",
+        "question_to_answer", "Direction of the triplets; the first side is the anchor.", choices=DIRECTIONS
     )
     loss_tile: int = key(
         -1,
         "Rows of distances in memory at a time, in which hard pairs are mined; 0: all; -1: automatic, all if small.",
+        least=0,
         changes_results=False,
     )
-
-    def __post_init__(self):
-        check_choice("objective.loss", self.loss, LOSSES)
-        check_choice("objective.direction", self.direction, DIRECTIONS)
-        require(self.margin >= 0, f"objective.margin is {self.margin}; it must not be negative")
-        require(self.loss_tile >= -1, f"objective.loss_tile is {self.loss_tile}; it must be positive, 0 or -1")
 
     def check_model(self, model: Any) -> None:
         """Raises EndxError for adapters, which the frozen towers would not train."""

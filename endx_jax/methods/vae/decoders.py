@@ -20,7 +20,7 @@ from endx_jax.models.dropout import fold, position_keys
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.recurrent import RecurrentConfig, RecurrentLayer
 from endx_jax.models.tower import TokenEmbedder
-from endx_jax.settings import check_choice, key, require
+from endx_jax.settings import key
 
 Array = jax.Array
 
@@ -138,18 +138,18 @@ SOURCES = {"own": {"question": "question", "answer": "answer"}, "other": {"quest
 class DecodingSettings:
     """Settings of text decoders."""
 
-    decodes: str = key("other", "Side whose texts a latent vector decodes to: own (Dual-VAEs) or other (Cross-VAEs).")
-    decoder: str = key(
-        "gru", f"Decoder: one of {', '.join(DECODERS)}; reminded_gru adds the latent vector to each input word."
+    decodes: str = key(
+        "other",
+        "Side whose texts a latent vector decodes to, its own (Dual-VAEs) or the other (Cross-VAEs).",
+        choices=SOURCES,
     )
-    decoder_width: int = key(768, "Width of the GRU's state or of the bag of words' hidden layer (Yu et al.: 768).")
-    word_share: float = key(1.0, "Fraction of the words in the likelihood, sampled in each step, in (0, 1].")
-
-    def __post_init__(self):
-        check_choice("objective.decodes", self.decodes, SOURCES)
-        check_choice("objective.decoder", self.decoder, DECODERS)
-        require(self.decoder_width > 0, f"objective.decoder_width is {self.decoder_width}; it must be positive")
-        require(0 < self.word_share <= 1, f"objective.word_share is {self.word_share}; it must be in (0, 1]")
+    decoder: str = key("gru", "Decoder; reminded_gru adds the latent vector to each input word.", choices=DECODERS)
+    decoder_width: int = key(
+        768, "Width of the GRU's state or of the bag of words' hidden layer (Yu et al.: 768).", least=1
+    )
+    word_share: float = key(
+        1.0, "Fraction of the words in the likelihood, sampled in each step, in (0, 1].", above=0, most=1
+    )
 
 
 @dataclasses.dataclass(frozen=True)

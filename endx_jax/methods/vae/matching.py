@@ -8,13 +8,12 @@ import jax.numpy as jnp
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.losses.matching import MATCHINGS, draw_others, sampled_matching
-from endx_jax.methods.dual import DualObjective, DualSettings, contrastive_collator, embed_by_guide, loss_arrays
+from endx_jax.methods.dual import DualObjective, DualSettings, contrastive_collator, embed_by_guide
 from endx_jax.methods.dual.settings import ContrastiveSettings
 from endx_jax.methods.method import Method
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, known_ids
 from endx_jax.models.dropout import fold
-from endx_jax.models.dual_encoder import DualEncoder
-from endx_jax.settings import check_choice, key, require
+from endx_jax.settings import key, require
 
 Array = jax.Array
 
@@ -28,15 +27,15 @@ class MatchingSettings(DualSettings):
 
     takes_hard_negatives = False
     name: str = key("matching", "Name of the method.")
-    match: str = key("mse", "Loss of cosines: mse, bce (Yu et al. Eq. 6), or inbatch, the in-batch softmax.")
+    match: str = key("mse", "Loss of cosines (Yu et al. Eq. 6: bce); inbatch: the in-batch softmax.", choices=MATCHES)
     negatives: int = key(
-        2, "Wrong answers per question that mse and bce draw from the batch; 0: all others (unstated; a port draws 2)."
+        2,
+        "Wrong answers per question that mse and bce draw from the batch; 0: all others (unstated; a port draws 2).",
+        least=0,
     )
 
     def __post_init__(self):
         super().__post_init__()
-        check_choice("objective.match", self.match, MATCHES)
-        require(self.negatives >= 0, f"objective.negatives is {self.negatives}; it must not be negative")
         softmax = self.matryoshka_dims or self.learn_temperature or self.contrastive != ContrastiveSettings()
         require(
             self.match == IN_BATCH or not softmax,
@@ -52,25 +51,22 @@ class MatchingObjective(DualObjective):
     settings: MatchingSettings
 
     def __post_init__(self):
-        check_cosines(self.model, self.settings)
+        settings = self.settings
+        require(
+            settings.match == IN_BATCH or self.model.question.normalize,
+            f"objective.match={settings.match} needs cosines: set model.normalize=True or objective.match={IN_BATCH}",
+        )
 
     def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
-        """Computes the loss of one global batch, with the metrics of `match`."""
-        del step
-        return self.match(params, embedded, batch, keys)
-
-    def match(self, params: dict, embeddings: Embeddings, batch: Batch, keys: Array) -> LossAndMetrics:
-        """Computes the matching loss of a batch's embeddings and its metrics; `keys` [B] draw the wrong pairs.
+        """Computes the loss `match` of one global batch and its metrics; `keys` [B] draw the wrong pairs.
 
         Raises:
           EndxError: the batch has hard negatives, and the loss draws its own.
         """
         settings = self.settings
         if settings.match == IN_BATCH:
-            learned, rows = self.learned(params), (embeddings, loss_arrays(batch))
-            loss, metrics = self.execution.reduce_rows(self.retrieval_loss, learned, rows)
-            return loss, metrics | learned
-        if embeddings.hard_negatives is not None:
+            return super().loss(params, embedded, batch, keys, step)
+        if embedded.hard_negatives is not None:
             raise EndxError(
                 f"objective.match={settings.match} draws its wrong answers from the batch: set data.hard_negatives=0, "
                 f"or objective.match={IN_BATCH}"
@@ -84,15 +80,7 @@ class MatchingObjective(DualObjective):
             question, answer, drawn, ids = rows
             return sampled_matching(question, answer, drawn, kind=settings.match, axis_name=axis_name, **ids)
 
-        return self.execution.reduce_rows(sampled, None, (embeddings.question, embeddings.answer, drawn, ids))
-
-
-def check_cosines(model: DualEncoder, settings: MatchingSettings) -> None:
-    """Raises EndxError if the loss needs cosines and the towers do not normalize embeddings."""
-    require(
-        settings.match == IN_BATCH or model.question.normalize,
-        f"objective.match={settings.match} needs cosines: set model.normalize=True or objective.match={IN_BATCH}",
-    )
+        return self.execution.reduce_rows(sampled, None, (embedded.question, embedded.answer, drawn, ids))
 
 
 # Key number of the draws, distinct from the towers'.

@@ -16,12 +16,12 @@ from endx_jax.batch import Batch
 from endx_jax.losses.variational import free_bits, gaussian_kl, sample
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.methods.vae.decoders import DecodingSettings, Deviation, TextDecoders, decoding_cost, tokens_of
-from endx_jax.methods.vae.matching import MatchingObjective, MatchingSettings, check_cosines
+from endx_jax.methods.vae.matching import MatchingObjective, MatchingSettings
 from endx_jax.models.dropout import fold
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.tower import Projection
 from endx_jax.numerics import l2_normalize
-from endx_jax.settings import check_choice, key, require
+from endx_jax.settings import key, require
 
 Array = jax.Array
 
@@ -31,40 +31,44 @@ class VaeSettings(MatchingSettings, DecodingSettings):
     """`config.objective` of the method `vae`. docs/vae.md lists what the paper leaves open, and our findings."""
 
     name: str = key("vae", "Name of the method.")
-    matching_weight: float = key(1.0, "Gamma of Eq. 7, weight of the matching loss.")
+    matching_weight: float = key(1.0, "Gamma of Eq. 7, weight of the matching loss.", least=0)
     reconstruction_weight: float = key(
-        1.0, "Alpha of Eq. 7, weight of the negative log-likelihood in nats per text (Yu et al.: unstated)."
+        1.0,
+        "Alpha of Eq. 7, weight of the negative log-likelihood in nats per text (Yu et al.: unstated).",
+        least=0,
     )
-    kl_weight: float = key(1.0, "Final beta of Eq. 7, weight of the KL divergence in nats per text (Yu et al.: 1).")
+    kl_weight: float = key(
+        1.0, "Final beta of Eq. 7, weight of the KL divergence in nats per text (Yu et al.: 1).", least=0
+    )
     anneal_epochs: float = key(
-        50.0, "Epochs over which beta rises linearly from 0 (Yu et al.: half of 100); 0: use `anneal_steps`."
+        50.0,
+        "Epochs over which beta rises linearly from 0 (Yu et al.: half of 100); 0: use `anneal_steps`.",
+        least=0,
     )
-    anneal_steps: int = key(0, "Optimizer steps over which beta rises; an alternative to `anneal_epochs`.")
+    anneal_steps: int = key(0, "Optimizer steps over which beta rises; an alternative to `anneal_epochs`.", least=0)
     free_bits: float = key(
-        0.0, "KL divergence in nats per text without a penalty (Kingma et al. 2016), divided evenly over E dimensions."
+        0.0,
+        "KL divergence in nats per text without a penalty (Kingma et al. 2016), divided evenly over E dimensions.",
+        least=0,
     )
-    match_on: str = key("sample", "Input of the matching loss: sample (Yu et al. Eq. 3) or mean, which retrieval uses.")
+    match_on: str = key(
+        "sample",
+        "Input of the matching loss: sample (Yu et al. Eq. 3) or mean, which retrieval uses.",
+        choices=("sample", "mean"),
+    )
     mean_scale: float = key(
-        1.0, "Factor from the tower's projection to the posterior's mean; it affects the decoders and not the ranks."
+        1.0,
+        "Factor from the tower's projection to the posterior's mean; it affects the decoders and not the ranks.",
+        above=0,
     )
-    initial_deviation: float = key(1.0, "Initial standard deviation of every posterior.")
+    initial_deviation: float = key(1.0, "Initial standard deviation of every posterior.", above=0)
 
     def __post_init__(self):
-        MatchingSettings.__post_init__(self)
-        DecodingSettings.__post_init__(self)
-        check_choice("objective.match_on", self.match_on, ("sample", "mean"))
-        for name in ("matching_weight", "reconstruction_weight", "kl_weight", "free_bits"):
-            require(getattr(self, name) >= 0, f"objective.{name} is {getattr(self, name)}; it must not be negative")
+        super().__post_init__()
         require(
             not (self.anneal_steps and self.anneal_epochs),
             f"objective.anneal_steps and anneal_epochs are {self.anneal_steps} and {self.anneal_epochs}: set one to 0",
         )
-        require(
-            min(self.anneal_steps, self.anneal_epochs) >= 0,
-            "objective.anneal_steps and anneal_epochs must not be negative",
-        )
-        for name in ("mean_scale", "initial_deviation"):
-            require(getattr(self, name) > 0, f"objective.{name} is {getattr(self, name)}; it must be positive")
 
 
 @flax.struct.dataclass
@@ -100,7 +104,7 @@ class VaeObjective(Objective):
             self.model.question.projection is not None,
             "objective.name=vae needs a latent space: set model.projection to its width (Yu et al.: 512)",
         )
-        check_cosines(self.model, self.settings)
+        _ = self.matching  # checks the towers
 
     @property
     def matching(self) -> MatchingObjective:
@@ -134,7 +138,7 @@ class VaeObjective(Objective):
         require(batch.hard_negatives is None, "objective.name=vae takes no hard negatives: set data.hard_negatives=0")
         settings, size, posteriors = self.settings, batch.question_id.shape[0], embedded
         matched = self._embeddings(posteriors, sampled=settings.match_on == "sample")
-        matching, metrics = self.matching.match(params, matched, batch, keys)
+        matching, metrics = self.matching.loss(params, matched, batch, keys, step)
 
         latents, decoders = {side: posteriors[side].latent for side in SIDES}, self.decoders
         decoded, of_side = self.execution.sum_rows(

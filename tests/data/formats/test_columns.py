@@ -70,6 +70,7 @@ TURNS = [USER, said("assistant", None), said("tool", "t"), said("assistant", "a"
         ({"input": "q", "actual_output": "x", "expected_output": "a", "context": ["c"]}, "q", "a"),
         ({"instruction": "q", "input": "", "output": "a"}, "q", "a"),
         ({"question": "q", "ground_truth": "a", "contexts": ["c"]}, "q", "a"),
+        ({"pergunta": "q", "resposta_esperada": "a"}, "q", "a"),
         ({"question": "q", "answers": "['a', \"b\"]"}, "q", "ab"),
         ({"question": '["q", "r"]', "answer": '["a", "\\ud83d\\ude00"]'}, "qr", "a😀"),
         ({"question": "q", "answer": "[Removed]"}, "q", ["[Removed]"]),

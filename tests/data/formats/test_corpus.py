@@ -27,13 +27,17 @@ def read(folder, name, text, **options):
         (
             "a.jsonl",
             '{"id": "x", "text": " one "}\n\n{"_id": 7, "text": "two", "title": "T", "url": "u", "n": 1.5, "old": true}'
-            '\n{"text": "", "list": [1], "no": null, "nan": NaN, "empty": " ", "metadata": {"pages": 3, "deep": {}}}\n',
+            '\n{"text": "", "list": [1], "no": null, "nan": NaN, "empty": " ", "metadata": {"pages": 3, "deep": {}}}\n'
+            '{"id": 5, "text": null}\n{"id": 6, "text": NaN}\n',
             [
                 Document("x", "one"),
                 Document("7", "T two", {"title": "T", "url": "u", "n": 1.5, "old": True}),
                 Document("4", "", {"pages": 3}),
+                Document("5", ""),
+                Document("6", ""),
             ],
         ),
+        ("a.jsonl", '{"_id": {"$oid": "x"}, "text": "one"}\n', [Document("1", "one")]),  # as MongoDB exports it
         (
             "a.csv",
             'id,text,title\n"a,1","say ""hi""\nthere",\nb,two,T\n',
@@ -111,7 +115,7 @@ def test_columns_by_other_names_or_left_out(tmp_path):
 
 
 def test_texts_of_other_tools_are_found_and_a_text_column_metadata_is_kept(tmp_path):
-    for name in ("contents", "page_content", "answer"):
+    for name in ("contents", "page_content", "body", "answer"):
         (document,) = read(tmp_path, "c.csv", f"id,{name},metadata\n7,a,kept\n")
         assert (document.id, document.text, document.metadata) == ("7", "a", {"metadata": "kept"})
 
@@ -127,7 +131,7 @@ def test_pairs_are_answers_with_their_known_questions(tmp_path):
     assert found == Document("2", "t", {"question": "q", "answer": "a"})
 
 
-@pytest.mark.parametrize("name", ["_id", "id", "doc_id", "DocID", "docno", "pid", "document_id", "uuid"])
+@pytest.mark.parametrize("name", ["_id", "id", "doc_id", "DocID", "docno", "pid", "chunk_id", "document_id", "uuid"])
 def test_ids_are_found_by_the_names_that_corpora_use(tmp_path, name):
     said = []
     found = read(tmp_path, "a.csv", f'{name},text\n0630,"one\nline"\n0187,two\n', say=said.append)

@@ -82,6 +82,7 @@ ROWS = [
     row("x.csv", "question,answer,answer\na,b,c\n", "line 1", "more than one", "'answer'", *OURS),
     row("x.csv", "kind;May I pay the fee for my course at the end of the term?;Yes.\n", "add a line of names above it"),
     row("x.csv", "query,anchor,answer\nq,a,b\n", "line 1", "'query' or 'anchor'", "data.question_column"),
+    row("x.csv", "question,answer,contexts,ground_truth\nq,a,c,b\n", "'answer' or 'ground_truth'", OURS[1]),
     row("x.csv", "Question,QUESTION,answer\nq,q,a\n", "'Question' or 'QUESTION'", "data.question_column"),
     row("x.csv", "anchor,answer\nq,a\n", "'asked'", question_column="asked"),  # a given name is not replaced
     # The first row holds a newline inside quotes, so that the third row starts on line 4.
@@ -397,7 +398,6 @@ def document(name, text, *named, **options):
     [
         document("a.jsonl", '{"text": "a"}\n{"txt": "b"}\n', "line 2", "'text'", "'txt'", "text_column"),
         document("a.jsonl", '{"text": 3}\n', "line 1", "'text'", "a whole number"),
-        document("a.jsonl", '{"id": 1, "text": NaN}\n', "line 1", "'text'", "NaN"),
         document("a.jsonl", '{"text": "a", "id": " "}\n', "line 1", "'id' is empty"),
         document("a.jsonl", '{"text": "a", "id": true}\n', "line 1", "'id'", "true or false"),
         document("a.jsonl", '{"text": "a", "title": ["T"]}\n', "line 1", "'title'", "a list"),
@@ -406,7 +406,8 @@ def document(name, text, *named, **options):
         document("a.jsonl", '{"id": "a", "text": "x"}\n{"id": "b\\nc", "text": ""}\n', "line 2", "the id holds"),
         document("a.csv", "text\n", "no documents"),
         document("a.csv", "1,one\n2,two\n", "line 1", "'text'", "'1', 'one'"),
-        document("a.csv", "body,state\nx,y\n", "'text'", "text_column", "data.answer_column"),
+        document("a.csv", "question,answer,ground_truth\nq,a,b\n", "'answer' or 'ground_truth'", "text_column"),
+        document("a.csv", "long,state\nx,y\n", "'text'", "text_column", "data.answer_column"),
         document("a.csv", "key,text\na,b\n", "line 1", "'no'", "'key', 'text'", "id_column", id_column="no"),
         document("a.csv", "doc_id,text\na,x\na,y\n", "line 3", "'a'", "id_column=NAME", id_column="doc_id"),
         document("a.csv", "text,a,a\n", "line 1", "two columns"),

@@ -12,7 +12,7 @@ from endx_jax.data import RetrievalSet, read
 from endx_jax.errors import EndxError
 
 refusal = functools.partial(helpers.refusal, read)
-NAMES = "positive,anchor passage,query document,query Antwort,Frage Réponse,Question 回答,質問".split()
+NAMES = "positive,anchor passage,query document,query Back,Front Antwort,Frage Réponse,Question 回答,質問".split()
 UNASKED = {"patterns": [], "responses": ["c"]}
 
 
@@ -73,6 +73,14 @@ def test_columns_with_the_name_of_a_label_that_are_none(tmp_path):
         assert read(path).hard_negatives is None
     path = write(tmp_path, "z.csv", "label,score\nq,a\nr,b\n")  # the question and the answer
     assert read(path, question_column="Label", answer_column="score").questions == ("q", "r")
+
+
+def test_letters_of_choices_are_no_answers(tmp_path):
+    rows = [f'q{n},moon,sun,"{"ab"[n % 2]}{", B" * (n == 9)}"' for n in range(10)]
+    path = write(tmp_path, "x.csv", "\n".join(["question,a,b,answer", *rows]))
+    check_refusal(lambda: read(path), "x.csv: all 10 answers of column 'answer' are letters", "data.answer_column")
+    assert read(path, answer_column="answer").candidates == ("a", "b", "b, B")
+    assert read(write(tmp_path, "x.csv", "\n".join(["question,a,b,answer", *rows[:9]]))).candidates == ("a", "b")
 
 
 def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):

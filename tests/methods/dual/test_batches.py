@@ -50,7 +50,7 @@ def test_frequencies_are_over_the_mean():
     """Three of five pairs have answer 0; the mean of the three answers with pairs is 5 / 3."""
     found = batch(pairs(), answer_frequencies=True)
     counts = np.array([3, 1, 1])[found.answer_id]
-    np.testing.assert_allclose(found.log_q, np.log(counts / (5 / 3)), rtol=1e-6)
+    np.testing.assert_allclose(found.extra["log_q"], np.log(counts / (5 / 3)), rtol=1e-6)
     plain = BatchStream(pairs(), seed=0, global_batch_size=5, hard_negatives=1)[0]
     assert set(loss_arrays(found)) == {*loss_arrays(plain), "log_q"}
     assert jax.tree.structure(batch(pairs())) == jax.tree.structure(plain)  # without either
@@ -62,7 +62,7 @@ def test_scores_of_a_teacher_are_those_of_the_batch_s_pairs():
     settings = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
     found = first_batch(scored, settings)
     expected = np.where(found.question_id == 2, np.nan, 10 + found.question_id)  # question 2 has no hard negative
-    np.testing.assert_array_equal(found.teacher, np.stack([found.question_id, expected], axis=1))
+    np.testing.assert_array_equal(found.extra["teacher"], np.stack([found.question_id, expected], axis=1))
 
 
 @pytest.mark.slow
@@ -109,10 +109,10 @@ def test_a_guide_embeds_only_the_texts_that_the_steps_draw(monkeypatch, steps, c
     for step in range(steps):
         made = stream[step]
         given = made.hard_negative_ids >= 0
-        assert loss_arrays(made)["guide"] is made.guide
-        np.testing.assert_array_equal(made.guide.question[:, 0], made.question_id)
-        np.testing.assert_array_equal(made.guide.answer[:, 0], made.answer_id)
-        np.testing.assert_array_equal(made.guide.hard_negatives[..., 0][given], made.hard_negative_ids[given])
+        assert loss_arrays(made)["guide"] is made.extra["guide"]
+        np.testing.assert_array_equal(made.extra["guide"].question[:, 0], made.question_id)
+        np.testing.assert_array_equal(made.extra["guide"].answer[:, 0], made.answer_id)
+        np.testing.assert_array_equal(made.extra["guide"].hard_negatives[..., 0][given], made.hard_negative_ids[given])
         drawn["question"] |= {*made.question_id.tolist()}
         drawn["answer"] |= {*made.answer_id.tolist(), *made.hard_negative_ids[given].tolist()}
     assert len(seen["question"]) == count  # of five; from an epoch on, all

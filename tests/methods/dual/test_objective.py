@@ -10,7 +10,6 @@ from helpers import drawn
 from endx_jax import losses
 from endx_jax.batch import Batch, Tokens
 from endx_jax.methods.dual import DualObjective, DualSettings
-from endx_jax.methods.dual.batches import ContrastiveBatch
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.static import NoEncoder
@@ -130,7 +129,7 @@ def test_the_sigmoid_loss_has_a_learned_bias():
 def test_distillation_joins_the_loss():
     """The teacher's scores are divided by 4 and, for the divergence, ours by the temperature."""
     teacher = jnp.array([[4.0, 2.0, jnp.nan], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
-    batch = ContrastiveBatch(**vars(with_hard_negatives(make_batch())), teacher=teacher)
+    batch = dataclasses.replace(with_hard_negatives(make_batch()), extra={"teacher": teacher})
     options = {"weight": 2.0, "contrastive_weight": 0.5, "temperature": 4.0}
     names = {"margin_mse": 1.0, "listwise_kl": 0.5}
     distilled = [DistillationSettings(loss=name, **options) for name in names]
@@ -147,7 +146,7 @@ def test_distillation_joins_the_loss():
 
 def test_distillation_of_prefixes_is_their_weighted_sum():
     teacher = jnp.array([[4.0, 2.0, 1.0], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
-    batch = ContrastiveBatch(**vars(with_hard_negatives(make_batch())), teacher=teacher)
+    batch = dataclasses.replace(with_hard_negatives(make_batch()), extra={"teacher": teacher})
     both = {"matryoshka_dims": (4, 2), "matryoshka_weights": (3.0, 0.5)}
     prefixes = ({"matryoshka_dims": (2,)}, {"matryoshka_dims": (4,)}, both, {})
     settings = DualSettings(distillation=DistillationSettings(loss="margin_mse"))

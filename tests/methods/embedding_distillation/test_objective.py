@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from helpers import random_params
 
-from endx_jax.batch import Tokens
+from endx_jax.batch import Batch, Tokens
 from endx_jax.losses import Guide
-from endx_jax.methods.dual import ContrastiveBatch
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationObjective, EmbeddingDistillationSettings
 from endx_jax.models import SIDES, DualEncoder, TokenEmbedder, Tower
 from endx_jax.models.static import NoEncoder
@@ -29,11 +28,11 @@ def vectors(width: int = WIDTH) -> jax.Array:
     return jnp.asarray(DRAW.normal(size=(B, width)), jnp.float32)
 
 
-def a_batch(width: int = WIDTH) -> ContrastiveBatch:
+def a_batch(width: int = WIDTH) -> Batch:
     texts = {side: Tokens(jnp.asarray(DRAW.integers(1, 50, (B, 5))), jnp.ones((B, 5), bool)) for side in SIDES}
     ids = jnp.arange(B)
     guide = Guide(vectors(width), vectors(width))
-    return ContrastiveBatch(**texts, question_id=ids, answer_id=ids, positive_ids=ids[:, None], guide=guide)
+    return Batch(**texts, question_id=ids, answer_id=ids, positive_ids=ids[:, None], extra={"guide": guide})
 
 
 BATCH = a_batch()
@@ -68,7 +67,7 @@ def embeddings():
 
 @pytest.mark.parametrize("loss", ["cosine", "squared"])
 def test_the_loss_is_the_mean_over_texts(loss):
-    teacher = [np.asarray(side) for side in BATCH.guide[:2]]
+    teacher = [np.asarray(side) for side in BATCH.extra["guide"][:2]]
     (value, metrics), _ = compute(loss=loss)
     np.testing.assert_allclose(value, naive(loss, embeddings(), teacher), rtol=1e-5)
     np.testing.assert_allclose(metrics["teacher_cosine"], 1 - naive("cosine", embeddings(), teacher), rtol=1e-4)

@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import drawn, largest, padded, texts, without_metrics
+from helpers import drawn, largest, pairs_batch, without_metrics
 from tiny_vae import VOCABULARY, WIDTH, Encoder
 
 from endx_jax import losses
-from endx_jax.batch import Batch
 from endx_jax.losses import Guide, geometry_alignment
-from endx_jax.methods.dual import ContrastiveBatch
 from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.models import DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
 from endx_jax.models.dropout import example_keys, fold
@@ -51,15 +49,7 @@ def initial(objective):
 
 @pytest.fixture(scope="module")
 def batch():
-    draw = np.random.default_rng(0)
-    answer_id = jnp.array([0, 1, 2, 3, 4, 5, 6, 0])
-    return Batch(
-        question=padded(texts(draw.integers(2, 7, B)), 6),
-        answer=padded(texts(draw.integers(2, 9, B), seed=1), 8),
-        question_id=jnp.arange(B),
-        answer_id=answer_id,
-        positive_ids=answer_id[:, None],
-    )
+    return pairs_batch([0, 1, 2, 3, 4, 5, 6, 0])
 
 
 def with_parts(objective, params, batch, expect):
@@ -136,7 +126,7 @@ def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_l
 def test_a_given_model_takes_the_place_of_the_cross_encoder(batch):
     draw = np.random.default_rng(0)
     space = tuple(jnp.asarray(draw.normal(size=(B, 3)), jnp.float32) for _ in range(2))
-    given = ContrastiveBatch(**vars(batch), guide=Guide(*space))
+    given = dataclasses.replace(batch, extra={"guide": Guide(*space)})
     weights = {"a|q": 0.5, "q|q": 2.0}
     weighed = {"weights": tuple(weights.items()), "alignment_temperatures": (1.5, 0.5)}
     objective, params = build(dataclasses.replace(SETTINGS, teacher_model="a model", **weighed))

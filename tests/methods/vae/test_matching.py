@@ -1,14 +1,11 @@
 """Matching pairs: the losses that are chosen, and their wrong pairs."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers import padded, texts, without_metrics
+from helpers import pairs_batch, without_metrics
 
 from endx_jax import losses
-from endx_jax.batch import Batch
 from endx_jax.losses.matching import draw_others
 from endx_jax.methods.vae import MatchingObjective, MatchingSettings
 from endx_jax.methods.vae.matching import _DRAW
@@ -28,26 +25,13 @@ def model(normalize=True):
     return DualEncoder(tower, tower)
 
 
-def batch(**changes):
-    lengths = np.arange(2, 2 + B)
-    answer_id = jnp.array([0, 1, 2, 3, 0, 5])
-    plain = Batch(
-        question=padded(texts(lengths), 8),
-        answer=padded(texts(lengths, seed=1), 8),
-        question_id=jnp.arange(B),
-        answer_id=answer_id,
-        positive_ids=answer_id[:, None],
-    )
-    return dataclasses.replace(plain, **changes)
-
-
 def objective_of(settings):
     objective = MatchingObjective(model(), settings)
     return objective, objective.init(jax.random.key(0), objective.model.init(jax.random.key(1)))
 
 
 def test_each_match_is_its_loss_of_the_embeddings():
-    given, keys = batch(), example_keys(RNG, STEP, B)
+    given, keys = pairs_batch([0, 1, 2, 3, 0, 5], widths=(8, 8)), example_keys(RNG, STEP, B)
     masked, unmasked = MatchingSettings(negatives=9), MatchingSettings(match="bce", mask_false_negatives=False)
     softmax = MatchingSettings(match="inbatch", temperature=0.1)
     whole = MatchingSettings(match="bce", negatives=0, mask_false_negatives=False)

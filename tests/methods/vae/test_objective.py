@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import largest, padded, random_params, texts
+from helpers import largest, pairs_batch, random_params
 from tiny_vae import LATENT, SETTINGS, build
 
-from endx_jax.batch import Batch
 from endx_jax.methods.vae import COLLAPSED, collapsed
 from endx_jax.methods.vae.decoders import DECODERS, Deviation
 from endx_jax.models.dropout import example_keys
@@ -24,14 +23,7 @@ RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(3)
 
 @pytest.fixture(scope="module")
 def batch():
-    draw = np.random.default_rng(0)
-    return Batch(
-        question=padded(texts(draw.integers(3, 7, B)), 6),
-        answer=padded(texts(draw.integers(3, 9, B), seed=1), 8),
-        question_id=jnp.arange(B),
-        answer_id=jnp.arange(B),
-        positive_ids=jnp.arange(B)[:, None],
-    )
+    return pairs_batch(range(B), shortest=3)
 
 
 def posteriors(objective, params, batch, dropout=True):
