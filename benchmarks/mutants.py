@@ -88,7 +88,7 @@ def mutations(source: str) -> Iterator[tuple[str, str, str]]:
             others = [_place(one)[1] for one in (*node.args, *node.keywords)]
             for one in node.keywords:
                 before = [place for place in others if place < _place(one)[1]]
-                if one.arg and before:
+                if one.arg not in (None, "strict") and before:
                     yield replaced("dropped argument", max(before), _place(one)[1], "")
         for body in (getattr(node, name, []) for name in ("body", "orelse", "finalbody")):
             for one, two in itertools.pairwise(body) if isinstance(body, list) else ():
@@ -104,10 +104,15 @@ def _place(node: ast.AST) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _annotations(node: ast.AST) -> list[ast.AST]:
-    """Returns the parts of a node that do not run: annotations, decorators, and texts alone, such as docstrings."""
+    """Returns the parts of a node that do not run, such as annotations and docstrings, and `strict` of `zip`.
+
+    What is zipped has equal lengths, unless the package has another defect.
+    """
     parts = [getattr(node, "annotation", None), getattr(node, "returns", None), *getattr(node, "decorator_list", [])]
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         parts.append(node)
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        parts.append(node.value)
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
         parts.append(node)
     return [part for part in parts if part is not None]
@@ -183,7 +188,7 @@ def pytest_in(copy: pathlib.Path, *arguments: str, seconds: float | None = None)
     try:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
-        return -1, ""
+        return -1, f"ERROR: no end after {seconds} seconds"
     return done.returncode, done.stdout + done.stderr
 
 
@@ -204,17 +209,18 @@ def cover(folder: pathlib.Path, workers: int, tests: list[str]) -> None:
         contexts = data.contexts_by_lineno(file)
         name = str(pathlib.Path(file).relative_to(copy))
         found[name] = {
-            line: sorted({test.partition("|")[0] for test in tests if test}) for line, tests in contexts.items()
+            line: sorted({test.rpartition("|")[0] for test in tests if test}) for line, tests in contexts.items()
         }
     (folder / "lines.json").write_text(json.dumps(found))
 
 
 def tests_of(mutant: dict, source: str, lines: dict[str, dict[str, list[str]]]) -> list[str]:
-    """Returns the tests that run the lines of a mutant, those of its module first."""
+    """Returns the tests that run the lines of a mutant, or else lines of its file, those of its module first."""
     start = source[: source.index(mutant["before"])].count("\n") + 1
     stop = start + mutant["before"].count("\n")
     of_file = lines.get(mutant["file"], {})
     found = {test for line in range(start, stop + 1) for test in of_file.get(str(line), ())}
+    found = found or {test for tests in of_file.values() for test in tests}  # the lines run at the import
     stem = pathlib.Path(mutant["file"]).stem
     return sorted(found, key=lambda test: (f"test_{stem}" not in test, test))[:MOST_TESTS]
 
@@ -239,7 +245,8 @@ def run(folder: pathlib.Path, mutants: list[dict], packages: list[str], limit: i
                 pytest_in(copy, "--maxfail=3", "-m", "not slow", *tests, seconds=PATIENCE) if tests else (0, "")
             )
             (copy / mutant["file"]).write_text(source)
-            killers = [line.split()[1] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+            named = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR ", "ERROR: "))]
+            killers = [line if line.startswith("ERROR: ") else line.split()[1] for line in named]
             outcome |= {"status": "killed" if status else "survived", "tests": len(tests), "by": killers}
         with journal.open("a") as file:
             file.write(json.dumps(outcome | {"seconds": round(time.monotonic() - began)}) + "\n")

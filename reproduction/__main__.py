@@ -42,7 +42,7 @@ def figure(arguments: argparse.Namespace) -> None:
     from endx_jax.experiment.workdir import check_writable
     from endx_jax.parallel.environment import keep_programs
     from reproduction.figures import make, sources_of
-    from reproduction.figures.study import FigureSource
+    from reproduction.figures.study import FigureSource, Study
     from reproduction.tables import papers
 
     options = _options(arguments)
@@ -52,7 +52,8 @@ def figure(arguments: argparse.Namespace) -> None:
     given = [FigureSource.parse(run) for run in arguments.run]
     name = arguments.figure if given else f"{arguments.figure}-{options.length}"
     target = options.output / "figures" / name
-    make(arguments.figure, given or sources_of(papers().figures[arguments.figure], options), target)
+    sources = given or sources_of(papers().figures[arguments.figure], options)
+    make(arguments.figure, Study(sources), target)
     print(f"wrote {target}.png and its numbers, {target}.json")
 
 

@@ -20,6 +20,7 @@ from endx_jax.data import tokenizer_files
 from endx_jax.data.formats import FORMATS
 from endx_jax.data.formats.made import MAKERS
 from endx_jax.experiment.run import run
+from endx_jax.index import index_file
 from endx_jax.methods import METHODS
 from endx_jax.methods.pair import PairSettings
 from endx_jax.models import products
@@ -157,6 +158,13 @@ def set_cpu(tmp_path, monkeypatch):
         monkeypatch.setattr(products, "CPU_INFO", file)
 
     return set_flags
+
+
+@pytest.fixture
+def short_wait(monkeypatch) -> float:
+    """Lets changes of an index wait for a lock of another process for this time only, in seconds."""
+    monkeypatch.setattr(index_file, "WAIT", 0.2)
+    return index_file.WAIT
 
 
 @pytest.fixture

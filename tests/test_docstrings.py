@@ -1,3 +1,4 @@
+import contextlib
 import doctest
 import functools
 import importlib
@@ -82,7 +83,6 @@ def load_once(name: str) -> EmbeddingModel:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_have_the_results_that_they_show(name, monkeypatch, tmp_path, request):
-    monkeypatch.chdir(tmp_path)
     if any(call in EXAMPLES[name].docstring for call in ("endx_jax.load(", "endx_jax.train(", "endx_jax.evaluate(")):
         minilm = request.getfixturevalue("minilm")
         monkeypatch.setattr(endx_jax, "load", load_once)
@@ -92,7 +92,8 @@ def test_examples_have_the_results_that_they_show(name, monkeypatch, tmp_path, r
         monkeypatch.setattr(from_python, "run", lambda tree, workdir: None)
         monkeypatch.setattr(from_python, "load", lambda workdir: load_once(minilm))
     report: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(EXAMPLES[name], out=report.append)
+    with contextlib.chdir(tmp_path):
+        doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(EXAMPLES[name], out=report.append)
     assert not report, "".join(report)
 
 

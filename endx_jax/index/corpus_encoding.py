@@ -278,6 +278,7 @@ def encode_missing(
     *,
     encode_question: Callable[[Sequence[str]], Embeddings] | None = None,
     reuse: "Reuse | None" = None,
+    step: int = STEP,
 ) -> Iterator[tuple[int, int]]:
     """Encodes the documents that are missing in an index file, and completes it.
 
@@ -288,6 +289,7 @@ def encode_missing(
       encode: returns the embeddings of texts, of the index's width and precision.
       encode_question: returns those of known questions; needed if there are any.
       reuse: embeddings of texts that need not be encoded; known questions are always encoded.
+      step: number of documents of a commit.
 
     Yields:
       After each commit, the number of documents in it, and how many of them were encoded.
@@ -298,9 +300,9 @@ def encode_missing(
     """
     wanted, done = shard_range(info), begin_index(path, info)
     stream = itertools.islice(documents, wanted.start + done, wanted.stop)
-    for start in range(done, len(wanted), STEP):
-        part = list(itertools.islice(stream, STEP))
-        if len(part) < min(STEP, len(wanted) - start):
+    for start in range(done, len(wanted), step):
+        part = list(itertools.islice(stream, step))
+        if len(part) < min(step, len(wanted) - start):
             raise EndxError("the corpus is shorter than when it was first read; restore it, or encode it again")
         texts = [document.text for document in part]
         embeddings, encoded = reuse.encode(texts, encode) if reuse else (encode(texts), len(texts))

@@ -25,6 +25,7 @@ from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.numerics import Quantized, l2_normalize, quantize
 from endx_jax.parallel.environment import cores
 from endx_jax.parallel.execution import Execution
+from endx_jax.parallel.mesh import check_process
 from endx_jax.parallel.sharding import local_rows, to_global
 from endx_jax.settings import check_choice
 
@@ -143,6 +144,7 @@ class TextEncoder:
         Raises:
           EndxError: `batch_size` is below 1, or an embedding has a number that float16 can't hold.
         """
+        check_process()  # before the tokenizer's threads, which a forked process does not have
         processor = self.processors[side]
         if prompt is not None:
             processor = dataclasses.replace(processor, prompt=prompt)

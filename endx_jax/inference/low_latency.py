@@ -38,11 +38,13 @@ class Programs(NamedTuple):
       rows: numbers of rows of programs, descending to 1.
       tokens: maximum padded tokens of a program with more than one row.
       call: fixed cost of a call in padded tokens, mostly the time to read the weights.
+      prepared: tokens of the longest texts whose programs are compiled in advance.
     """
 
     rows: tuple[int, ...]
     tokens: int
     call: int
+    prepared: int = PREPARED
 
     def rows_of(self, width: int) -> list[int]:
         """Returns the numbers of rows of the programs of this width."""
@@ -50,7 +52,7 @@ class Programs(NamedTuple):
 
     def shapes(self, limit: int) -> list[tuple[int, int]]:
         """Returns the (rows, width) of all programs to prepare for texts of up to `limit` tokens."""
-        widths = {program_width(length, limit) for length in range(1, min(limit, PREPARED) + 1)}
+        widths = {program_width(length, limit) for length in range(1, min(limit, self.prepared) + 1)}
         return [(rows, width) for width in sorted(widths) for rows in reversed(self.rows_of(width))]
 
     def split(
@@ -107,17 +109,24 @@ class LowLatencyEncoder:
         same architecture.
     """
 
-    def __init__(self, encoder: TextEncoder, params: dict, output: EmbeddingFormat = PLAIN):
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        params: dict,
+        output: EmbeddingFormat = PLAIN,
+        programs: Programs | None = None,
+    ):
         """Places the parameters on the device; compiles nothing.
 
         Args:
           encoder: towers and text processors.
           params: parameters of the dual encoder.
           output: operations on the embeddings, of precision float32.
+          programs: shapes of programs; None: those of the device's platform.
         """
         towers = encoder.model
         self._device = encoder.mesh.local_devices[0]
-        self._programs = PROGRAMS.get(self._device.platform, ACCELERATOR)
+        self._programs = programs or PROGRAMS.get(self._device.platform, ACCELERATOR)
         self._processors = encoder.processors
         placed = functools.cache(lambda side: jax.device_put(towers.encoding_params(params, side), self._device))
         siamese = towers.is_siamese(params)  # both sides share one copy of the kernels in bfloat16
@@ -148,6 +157,7 @@ class LowLatencyEncoder:
 
     def __call__(self, side: str, texts: Sequence[str]) -> Encoded:
         """Encodes N >= 1 texts of one side, `question` or `answer`."""
+        check_process()  # before the tokenizer's threads, which a forked process does not have
         table, tower = self._processors[side](texts), self._tower[side]
         results = []
         for indices, rows, width in self._programs.split(table.lengths, self._limits[tower], self._compiled[tower]):

@@ -110,12 +110,15 @@ def batches(
     texts: Sequence[T],
     shapes: Shapes,
     prepare: Callable[[list[tuple[int, int]]], None] = lambda shapes: None,
+    *,
+    window: int = WINDOW,
 ) -> Generator[TextBatch, None, None]:
     """Iterates over batches of all texts, or of items that `tokenize` takes; threads prepare many texts ahead of use.
 
-    `prepare` is called with the (rows, width) of all batches of a window, before its first batch.
+    Texts are sorted within windows of `window` texts. `prepare` is called with the (rows, width) of all batches of a
+    window, before its first batch.
     """
-    windows = (texts[start : start + WINDOW] for start in range(0, len(texts), WINDOW))
+    windows = (texts[start : start + window] for start in range(0, len(texts), window))
     if len(texts) <= FEW:
         return _split(map(tokenize, windows), shapes, prepare)
     return prefetch(_split(prefetch(map(tokenize, windows), 1), shapes, prepare), PADDED_AHEAD)

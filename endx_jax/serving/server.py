@@ -67,9 +67,15 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def serve(
-    app: FastAPI, bound: socket.socket, limits: Limits, until: Callable[[], Awaitable[object]] | None = None
+    app: FastAPI,
+    bound: socket.socket,
+    limits: Limits,
+    until: Callable[[], Awaitable[object]] | None = None,
+    *,
+    grace: float = GRACE,
+    refused_after: float = REFUSED_AFTER,
 ) -> None:
-    """Serves until `until` returns, or else until SIGTERM or SIGINT; requests under way then have `GRACE` seconds.
+    """Serves until `until` returns, or else until SIGTERM or SIGINT; requests under way then have `grace` seconds.
 
     Takes over the socket. It does not wait for the running batch, whose thread may still run.
     """
@@ -77,7 +83,7 @@ async def serve(
 
     async def stopping() -> None:
         await until()
-        asyncio.get_running_loop().call_later(REFUSED_AFTER, app.state.stop)
+        asyncio.get_running_loop().call_later(refused_after, app.state.stop)
 
     log = logging.getLogger(__name__)
     log.setLevel(logging.WARNING)  # the verb says where the server runs
@@ -85,7 +91,7 @@ async def serve(
         bind=f"fd://{bound.detach()}",
         keep_alive_timeout=limits.max_seconds,  # from the end of a response, or a new connection, to complete headers
         h11_max_incomplete_size=MOST_HEADERS,
-        graceful_timeout=GRACE,
+        graceful_timeout=grace,
         backlog=2048,  # connections beyond it wait for seconds; hypercorn's default is 100
         include_server_header=False,
         errorlog=log,

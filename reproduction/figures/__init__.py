@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import endx_jax
@@ -56,7 +56,7 @@ def sources_of(figure: PaperFigure, options: Options) -> list[FigureSource]:
     return sources
 
 
-def make(name: str, sources: Sequence[FigureSource], target: pathlib.Path) -> dict:
+def make(name: str, study: Study, target: pathlib.Path) -> dict:
     """Computes a figure's numbers, writes them as `target.json`, and draws them as `target.png` and `target.svg`.
 
     Raises:
@@ -65,8 +65,8 @@ def make(name: str, sources: Sequence[FigureSource], target: pathlib.Path) -> di
     contents = {
         "figure": name,
         "endx_jax": endx_jax.__version__,
-        "sources": sources,
-        "data": FIGURES[name].data(Study(sources)),
+        "sources": study.sources,
+        "data": FIGURES[name].data(study),
     }
     text = json.dumps(contents, ensure_ascii=False) + "\n"
     write_text(target.with_name(f"{target.name}.json"), text)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from accelerator_programs import devices_or_skip
-from helpers import one_line_error
 from jax.sharding import Mesh
+from refusals import check_refusal
 
 from endx_jax.parallel import MeshSettings, local_rows, make_mesh
 
@@ -26,8 +26,8 @@ def test_on_several_slices_data_alone_crosses_the_network(monkeypatch):
     mesh = make_mesh(MeshSettings(data=2, fsdp=8, tensor=2), devices)
     assert [{device.slice_index for device in part.flat} for part in mesh.devices] == [{0}, {1}]
     check_rows(mesh, monkeypatch)
-    with one_line_error("does not fit 2 slices of 16 devices, .* set mesh.data=2 or a multiple"):
-        make_mesh(MeshSettings(data=1, fsdp=-1), devices)
+    refused = MeshSettings(data=1, fsdp=-1)
+    check_refusal(lambda: make_mesh(refused, devices), "2 slices of 16 devices", "set mesh.data=2 or a multiple")
 
 
 def test_gpus_of_a_node():

@@ -26,6 +26,10 @@ def read(model_type, config):
     return ARCHITECTURES[model_type].config.from_hugging_face({"model_type": model_type, **config})
 
 
+def ropes(full: dict) -> dict:
+    return {"full_attention": full, "sliding_attention": {"rope_theta": 90.0}}
+
+
 @pytest.mark.parametrize("model_type", sorted({*ARCHITECTURES} - {"new", "static"}))
 def test_absent_keys_have_the_defaults_of_transformers(model_type):
     config = pytest.importorskip("transformers").CONFIG_MAPPING[model_type]
@@ -42,38 +46,43 @@ def test_absent_keys_have_the_defaults_of_transformers(model_type):
     assert dataclasses.replace(ours, **head, **pad) == dataclasses.replace(theirs, **head)
 
 
-def test_nomic_in_the_notation_of_its_hub_folder():
-    parameters = {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}
-    assert read("nomic_bert", NOMIC) == read("nomic_bert", SMALL | parameters)
+KINDS = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+GROUPED = SMALL | {"num_key_value_heads": 1, "sliding_window": 512}
+PATTERN = {"layer_types": ["sliding_attention", "full_attention"] * 2}
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+# Keys of a hub folder or of transformers 4, and of transformers 5.
+NOTATIONS = [
+    ("nomic_bert", NOMIC, SMALL | {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}}),
+    (
+        "modernbert",
+        SMALL
+        | {"global_attn_every_n_layers": 3, "local_attention": 8, "global_rope_theta": 900.0, "local_rope_theta": 90.0},
+        SMALL | {"layer_types": KINDS, "local_attention": 8, "rope_parameters": ropes({"rope_theta": 900.0})},
+    ),
+    (
+        "llama",
+        SMALL | {"rope_theta": 500_000.0, "rope_scaling": LLAMA3},
+        SMALL | {"rope_parameters": LLAMA3 | {"rope_theta": 500_000.0}},
+    ),
+    (
+        "gemma3_text",
+        GROUPED
+        | {"rope_theta": 900.0, "rope_local_base_freq": 90.0, "rope_scaling": LINEAR, "_sliding_window_pattern": 2},
+        GROUPED | PATTERN | {"rope_parameters": ropes(LINEAR | {"rope_theta": 900.0})},
+    ),
+]
 
 
-def test_modernbert_in_the_notation_of_transformers_4():
-    older = {
-        "global_attn_every_n_layers": 3,
-        "local_attention": 8,
-        "global_rope_theta": 900.0,
-        "local_rope_theta": 90.0,
-    }
-    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
-    ropes = {"full_attention": {"rope_theta": 900.0}, "sliding_attention": {"rope_theta": 90.0}}
-    newer = {"layer_types": kinds, "local_attention": 8, "rope_parameters": ropes}
-    found = read("modernbert", SMALL | older)
-    assert found == read("modernbert", SMALL | newer)
-    assert found.kinds[:2] == (LayerKind(Rope(900.0), None, False), LayerKind(Rope(90.0), 4, True))
+@pytest.mark.parametrize(("model_type", "older", "newer"), NOTATIONS)
+def test_configs_in_an_older_notation_are_those_in_the_newer_one(model_type, older, newer):
+    assert read(model_type, older) == read(model_type, newer)
 
 
-def test_decoders_in_the_notation_of_transformers_4():
-    older = {"rope_theta": 500_000.0, "rope_scaling": LLAMA3}
-    newer = {"rope_parameters": LLAMA3 | {"rope_theta": 500_000.0}}
-    assert read("llama", SMALL | older) == read("llama", SMALL | newer)
-    older = {"rope_theta": 900.0, "rope_local_base_freq": 90.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
-    ropes = {"full_attention": older["rope_scaling"] | {"rope_theta": 900.0}, "sliding_attention": {"rope_theta": 90.0}}
-    grouped = SMALL | {"num_key_value_heads": 1, "sliding_window": 512}
-    pattern = {"layer_types": ["sliding_attention", "full_attention"] * 2, "rope_parameters": ropes}
-    found = read("gemma3_text", grouped | older | {"_sliding_window_pattern": 2})
-    assert found == read("gemma3_text", grouped | pattern)
-    assert found.kinds[:2] == (LayerKind(Rope(90.0), 511), LayerKind(Rope(900.0, "linear", 8.0)))
-    both_ways = read("gemma3_text", grouped | pattern | {"use_bidirectional_attention": True})
+def test_kinds_of_layers_have_their_own_positions_and_windows():
+    (_, modern, _), _, (_, gemma, _) = NOTATIONS[1:]
+    assert read("modernbert", modern).kinds[:2] == (LayerKind(Rope(900.0), None, False), LayerKind(Rope(90.0), 4, True))
+    assert read("gemma3_text", gemma).kinds[:2] == (LayerKind(Rope(90.0), 511), LayerKind(Rope(900.0, "linear", 8.0)))
+    both_ways = read("gemma3_text", gemma | {"use_bidirectional_attention": True})
     assert (both_ways.causal, both_ways.kinds[0].window) == (False, 256)
 
 

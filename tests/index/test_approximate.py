@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from helpers import Instead
 from small_index import make_index
 
 from endx_jax.data.sets.documents import Document
@@ -43,28 +44,16 @@ def test_a_narrow_filter_misses_no_document(tmp_path, engine):
     np.testing.assert_array_equal(found.rows, exact.rows)
 
 
-class Noting:
-    """A snapshot that notes which embeddings are read."""
-
-    def __init__(self, snapshot):
-        self.snapshot, self.read = snapshot, []
-
-    def __getattr__(self, name):
-        return getattr(self.snapshot, name)
-
-    def vectors(self, start, stop):
-        self.read.append((start, stop))
-        return self.snapshot.vectors(start, stop)
-
-
 def test_clusters_are_found_anew_when_they_were_outgrown(tmp_path):
     index = make_index(tmp_path / "i", unit(40, 0), documents(40))
     searching = Faiss("ivf")
 
     def read():
-        noting = Noting(index.snapshot)
-        searching.search(noting, unit(1, 1), 5)
-        return noting.read
+        """The rows whose embeddings a search reads."""
+        snapshot, found = index.snapshot, []
+        vectors = lambda *rows: found.append(rows) or snapshot.vectors(*rows)  # noqa: E731
+        searching.search(Instead(snapshot, vectors=vectors), unit(1, 1), 5)
+        return found
 
     assert read() == [(0, 40), (0, 40)]  # to find clusters, and to fill them
     assert read() == []

@@ -8,7 +8,6 @@ from small_index import MODEL, embed, make_index
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import InUse
-from endx_jax.index import corpus_encoding
 from endx_jax.index.corpus_encoding import Reuse, begin_index, encode_missing, survey
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import IndexInfo
@@ -19,11 +18,6 @@ from endx_jax.numerics import Quantized
 DOCUMENTS = [
     Document(f"d{n}", f"text {n}", {"n": n} if n % 3 else {}, () if n % 4 else (f"question {n}",)) for n in range(23)
 ]
-
-
-@pytest.fixture(autouse=True)
-def small_commits(monkeypatch):
-    monkeypatch.setattr(corpus_encoding, "STEP", 5)
 
 
 def info_of(documents=DOCUMENTS, *, shard=None, **changes) -> IndexInfo:
@@ -42,7 +36,7 @@ def embed_int8(texts) -> Quantized:
 def run(path, info, encode=embed, documents=DOCUMENTS, reuse=None) -> list[tuple[int, int]]:
     begin_index(path, info)
     of_questions = embed if info.precision == "float32" else embed_int8
-    return [*encode_missing(path, info, documents, encode, encode_question=of_questions, reuse=reuse)]
+    return [*encode_missing(path, info, documents, encode, encode_question=of_questions, reuse=reuse, step=5)]
 
 
 def contents(path):

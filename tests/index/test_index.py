@@ -186,22 +186,6 @@ def test_two_first_searches_send_the_embeddings_once(opened, monkeypatch):
     assert len(sent) == 1
 
 
-def test_an_open_index_that_changes_much_is_searched_as_one_that_is_opened_anew(opened):
-    rng = np.random.default_rng(0)
-    for step in range(40):
-        added = [Document(f"s{step}-{n}", f"text {step} {n}") for n in range(rng.integers(1, 9))]
-        opened.add(added, rng.integers(-9, 9, (len(added), 2)).astype(np.float32))
-        living = [document.id for _, document in opened.snapshot]
-        if step % 4 == 3:
-            opened.delete(rng.choice(living, len(living) * 2 // 3, replace=False).tolist())
-        assert len(opened.snapshot.living) <= 2 * len(opened)
-        fresh = Index(opened.path)
-        assert [one for _, one in opened.snapshot] == [one for _, one in fresh.snapshot]
-        for question in (0, 1):
-            assert ids(opened, question, 16) == ids(fresh, question, 16)
-    assert opened.snapshot.generation > 0
-
-
 def test_a_snapshot_keeps_its_state_while_documents_are_added(opened):
     snapshots = []
     for n in range(9):
@@ -237,8 +221,7 @@ def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, residen
 
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])  # a copy by `VACUUM INTO` has another journal mode
-def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(path, monkeypatch, mode):
-    monkeypatch.setattr(index_file, "WAIT", 0.05)
+def test_a_lock_of_another_process_delays_no_search_and_refuses_changes(path, short_wait, mode):
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as foreign:
         foreign.execute(f"PRAGMA journal_mode={mode}")
         opened = Index(path)
@@ -325,8 +308,9 @@ def test_an_index_that_can_only_be_read_is_searched(path):
         path.parent.chmod(0o700)
 
 
-def test_an_index_whose_log_can_not_be_read_is_refused(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(index_file, "WAIT", 0.1)  # for the reader, while the log is merged
+def test_an_index_whose_log_can_not_be_read_is_refused(
+    path, tmp_path, short_wait, monkeypatch
+):  # for the reader, while the log is merged
     opened = Index(path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")

@@ -73,11 +73,9 @@ def test_documents_that_are_deleted_meanwhile_hold_no_answer_and_are_not_mined(i
     assert grown.candidates == ("York It is old.", "Rome In Italy.")
 
 
-@pytest.mark.parametrize(("scales", "resident"), [(None, True), ((0.5, 1, 2), False)])
-def test_ranks_equal_those_of_all_scores_at_once(tmp_path, monkeypatch, scales, resident):
+@pytest.mark.parametrize("scales", [None, (0.5, 1, 2)])
+def test_ranks_equal_those_of_all_scores_at_once(tmp_path, scales):
     """Small whole numbers, so that scores are exact and many are equal; some are deleted, excluded and graded."""
-    if not resident:
-        monkeypatch.setattr("endx_jax.index.snapshot.fits", lambda size: False)
     draw, count = np.random.default_rng(0), 230
     questions, candidates = (draw.integers(-2, 3, (n, 6)).astype(np.float32) for n in (20, count))
     right = [sorted(draw.choice(range(50, 150), draw.integers(1, 4), replace=False).tolist()) for _ in questions]

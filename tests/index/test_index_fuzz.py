@@ -3,27 +3,23 @@ import pytest
 from fuzzing import damaged_bytes, damaged_json, fuzzed, only_user_errors
 from hypothesis import given
 from hypothesis import strategies as st
+from small_index import make_index
 
 from endx_jax.data.sets.documents import Document
-from endx_jax.index.index import Index, write_index
+from endx_jax.index.index import Index
 from endx_jax.index.index_file import changing
 from endx_jax.numerics import Quantized
-
-MODEL = {"name": "somebody", "identity": "0123456789abcdef"}
-DOCUMENTS = [Document("a", "eins"), Document("b", "zwei\nZeilen", {"source": "≠", "year": 3}), Document("c", "")]
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory) -> bytes:
     """The file of an index of int8 embeddings, with an added and a deleted document."""
-    path = tmp_path_factory.mktemp("sound") / "index"
     codes = Quantized(np.arange(6, dtype=np.int8).reshape(3, 2), np.float32([1, 2, 3]))
-    write_index(path, codes, DOCUMENTS, metric="cosine", model=MODEL)
-    index = Index(path)
-    index.add([Document("d", "vier")], np.float32([[1, 2]]))
-    index.delete(["b"])
+    index = make_index(tmp_path_factory.mktemp("sound") / "index", codes)
+    index.add([Document("d3", "vier")], np.float32([[1, 2]]))
+    index.delete(["d1"])
     index.snapshot.corpus.search(np.ones((1, 2), np.float32), 2)  # compiled here, and not within the limit on memory
-    return path.read_bytes()
+    return index.path.read_bytes()
 
 
 def read(index):
@@ -39,11 +35,11 @@ def search(index):
 
 
 def add(index):
-    index.add([Document("new", "text"), Document("a", "text")], np.ones((2, 2), np.float32), replace=True)
+    index.add([Document("new", "text"), Document("d0", "text")], np.ones((2, 2), np.float32), replace=True)
 
 
 def delete(index):
-    index.delete(["new", "c"])
+    index.delete(["new", "d2"])
 
 
 def use_all(path):

@@ -17,12 +17,12 @@ pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 
 ODD = ["a b", "d/1", 'q"uo\\te', "é🙂", "' or 1 == 1", "%_*", "0", "x" * 300, "line\nbreak", "]"]
-DRAW = np.random.default_rng(0)
-EMBEDDINGS = DRAW.normal(size=(80, 16)).astype(np.float32)
+DRAW, COUNT = np.random.default_rng(0), milvus.BATCH + 30
+EMBEDDINGS = DRAW.normal(size=(COUNT, 16)).astype(np.float32)
 QUESTIONS = DRAW.normal(size=(20, 16)).astype(np.float32)
 
 
-def documents(count=80) -> list[Document]:
+def documents(count=COUNT) -> list[Document]:
     ids = [*ODD, *(f"d{n}" for n in range(len(ODD), count))]
     metadata = [{}, {"title": "T é", "year": 1999, "score": 0.5, "old": True}]
     return [Document(name, f"text of {name}", metadata[n % 2]) for n, name in enumerate(ids)]
@@ -31,11 +31,6 @@ def documents(count=80) -> list[Document]:
 def index_of(folder, embeddings=EMBEDDINGS, metric=INNER_PRODUCT, model=MODEL) -> Index:
     count = len(embeddings.codes if isinstance(embeddings, Quantized) else embeddings)
     return make_index(folder, embeddings, documents(count), metric=metric, model=model)
-
-
-@pytest.fixture(autouse=True)
-def small_batches(monkeypatch):
-    monkeypatch.setattr(milvus, "BATCH", 32)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +85,7 @@ def test_exact_search_in_the_database_finds_what_the_index_finds(to, tmp_path, m
     if metric == COSINE:
         embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     index = index_of(tmp_path / "index", embeddings, metric)
-    assert publish(index, *to) == PublishResult(80, removed=0, cut=0, others=0)
+    assert publish(index, *to) == PublishResult(COUNT, removed=0, cut=0, others=0)
     found, exact = search(to, QUESTIONS, 10), index.snapshot.corpus.search(QUESTIONS, 10)
     stored = dict(index.snapshot)
     expected = [[stored[row] for row in rows] for rows in exact.rows]
@@ -104,22 +99,22 @@ def test_rounded_embeddings_are_published_as_what_they_stand_for(to, tmp_path):
     rounded = Quantized(*map(np.asarray, quantize(EMBEDDINGS)))
     publish(index_of(tmp_path / "index", rounded), *to)
     values = dequantize(rounded)
-    (hits,) = search(to, QUESTIONS[:1], 80)
+    (hits,) = search(to, QUESTIONS[:1], COUNT)
     expected = dict(zip((document.id for document in documents()), values @ QUESTIONS[0], strict=True))
-    assert len(hits) == 80
+    assert len(hits) == COUNT
     np.testing.assert_allclose([score for _, score in hits], [expected[document.id] for document, _ in hits], atol=1e-4)
 
 
 def test_again_nothing_changes_and_changes_are_followed(to, tmp_path):
     index = index_of(tmp_path / "index")
     publish(index, *to)
-    assert publish(index, *to) == PublishResult(80, removed=0, cut=0, others=0)
+    assert publish(index, *to) == PublishResult(COUNT, removed=0, cut=0, others=0)
     index.delete([*ODD[1:], "d79"])
     index.add([Document("a b", "another text"), Document("d79", "again")], EMBEDDINGS[:2] + 9, replace=True)
-    assert publish(Index(tmp_path / "index"), *to) == PublishResult(71, removed=9, cut=0, others=0)
+    assert publish(Index(tmp_path / "index"), *to) == PublishResult(COUNT - 9, removed=9, cut=0, others=0)
     (hits,) = search(to, np.ones((1, 16)), 2)
     assert {document.id: document.text for document, _ in hits} == {"a b": "another text", "d79": "again"}
-    assert publish(index_of(tmp_path / "part", EMBEDDINGS[:50]), *to) == PublishResult(50, 0, 0, others=30)
+    assert publish(index_of(tmp_path / "part", EMBEDDINGS[:50]), *to) == PublishResult(50, 0, 0, others=COUNT - 50)
 
 
 def test_values_beyond_the_limits_of_milvus_are_cut_or_refused(to, tmp_path):

@@ -230,6 +230,7 @@ TWICE = "occurs twice ids unique"
         (add("new", embeddings=np.float32([[np.inf, 0]])), "'new' infinity"),
         (add(Document("new", "\ud83d")), "'new' surrogate"),
         (add(Document("new", "", {"year": NAN})), "metadata 'new' nan"),
+        (add(Document("new", "", {"year": 2**63})), "metadata 'new' 64 bits text"),
         *((add(ASKED, known=known), "1 known questions width 2") for known in (None, np.ones((2, 2)), np.ones((1, 3)))),
         (add(ASKED, known=np.full((1, 2), np.nan)), "nan"),
         (lambda index: index.add([ASKED]), "no model load one embeddings"),

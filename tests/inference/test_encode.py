@@ -7,7 +7,6 @@ from tiny_models import recording
 
 from endx_jax import load
 from endx_jax.batch import Tokens
-from endx_jax.inference import text_batches
 from endx_jax.inference.encode import EmbeddingFormat, TextEncoder
 from endx_jax.models import SIDES
 from endx_jax.numerics import dequantize
@@ -15,6 +14,12 @@ from endx_jax.parallel import MeshSettings, make_mesh
 
 TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat"]
 LONG = "the cat on the mat " * 30  # cut to the limit of 64 tokens
+
+
+def encoder_of(model, towers=None, *, devices=1, **options) -> TextEncoder:
+    """An encoder of a model, or of other towers, that has compiled nothing."""
+    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    return TextEncoder(towers or model.encoder.model, model.encoder.processors, mesh, **options)
 
 
 def one_by_one(model, texts):
@@ -38,29 +43,23 @@ def test_equal_to_texts_without_padding(tiny_bert):
 
 
 @pytest.mark.parametrize(("devices", "batch_size"), [(8, 3), (1, 64)])
-def test_order_is_kept_whatever_the_batch_and_the_devices(model, monkeypatch, devices, batch_size):
-    texts = TEXTS * 5
-    encoder = TextEncoder(
-        model.encoder.model, model.encoder.processors, make_mesh(MeshSettings(), jax.devices()[:devices])
-    )
+def test_order_is_kept_whatever_the_batch_and_the_devices(model, devices, batch_size):
+    texts, encoder = TEXTS * 5, encoder_of(model, devices=devices)
     params = model.params if devices == 8 else jax.device_get(model.params)
     expected = np.tile(one_by_one(model, TEXTS), (5, 1))
-    for window in (text_batches.WINDOW, 4):
-        monkeypatch.setattr(text_batches, "WINDOW", window)
-        embeddings = encoder(params, "question", texts, batch_size=batch_size)
-        np.testing.assert_allclose(embeddings, expected, atol=1e-6)
+    embeddings = encoder(params, "question", texts, batch_size=batch_size)
+    np.testing.assert_allclose(embeddings, expected, atol=1e-6)
     assert embeddings.dtype == np.float32
 
 
-def test_few_programs_are_compiled_and_kept(model, monkeypatch):
-    traced, threads, mesh = [], set(), make_mesh(MeshSettings(), jax.devices()[:1])
+def test_few_programs_are_compiled_and_kept(model):
+    traced, threads = [], set()
 
     def record(side, tokens):
         traced.append((side, *tokens.ids.shape))
         threads.add(threading.current_thread())
 
-    towers = recording(model.encoder.model, record)
-    encoder = TextEncoder(towers, model.encoder.processors, mesh, 2)
+    encoder = encoder_of(model, recording(model.encoder.model, record), batch_size=2)
     random = np.random.default_rng(0)
     texts = ["cat " * n for n in random.integers(0, 15, 300)]
     params = jax.device_get(model.params)
@@ -76,28 +75,24 @@ def test_few_programs_are_compiled_and_kept(model, monkeypatch):
 
 
 def test_programs_are_compiled_under_the_callers_settings(model):
-    seen, mesh = [], make_mesh(MeshSettings(), jax.devices()[:1])
+    seen = []
     towers = recording(model.encoder.model, lambda *_: seen.append(jax.config.jax_default_matmul_precision))
-    encoder = TextEncoder(towers, model.encoder.processors, mesh)
+    encoder = encoder_of(model, towers)
     with jax.default_matmul_precision("highest"):
         encoder(jax.device_get(model.params), "question", ["the cat"])
     assert seen == ["highest"]
 
 
 def test_the_bar_tells_of_a_compilation_once(model, capsys):
-    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
-    encoder = TextEncoder(model.encoder.model, model.encoder.processors, mesh)
-    note = "programs to compile (first use): 1"
+    encoder, note = encoder_of(model), "programs to compile (first use): 1"
     for new in (True, False):
         encoder(jax.device_get(model.params), "question", [LONG], progress=True)
         assert (note in capsys.readouterr().err) == new
 
 
 def test_towers_of_their_own_are_told_apart(model):
-    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
-    towers, apart = model.encoder.model, {side: jax.device_get(model.params["shared"]) for side in SIDES}
+    encoder, apart = encoder_of(model), {side: jax.device_get(model.params["shared"]) for side in SIDES}
     apart["answer"] = jax.tree.map(lambda leaf: leaf + 0.1, apart["answer"])
-    encoder = TextEncoder(towers, model.encoder.processors, mesh)
     question, answer = (encoder(apart, side, ["the cat"]) for side in SIDES)
     assert np.abs(question - answer).max() > 1e-3
     np.testing.assert_allclose(question, encoder(jax.device_get(model.params), "question", ["the cat"]), atol=1e-6)

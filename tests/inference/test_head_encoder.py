@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from helpers import times
 from tiny_models import make_model
 
 from endx_jax.inference.encode import TextEncoder
@@ -45,13 +46,14 @@ def test_heads_make_of_kept_vectors_what_the_whole_tower_makes_of_texts(model, t
     assert heads.identity(params) == whole.identity(params)
 
 
-def test_they_are_computed_once_whatever_the_heads_are(model, tmp_path, monkeypatch):
+def test_they_are_computed_once_whatever_the_heads_are(model, tmp_path):
     first = HeadEncoder(*with_heads(model, 2.0, -3.0), VectorCache(tmp_path)).vectors("question", TEXTS)
     uncached = HeadEncoder(*with_heads(model, 2.0, -3.0), VectorCache()).vectors("question", TEXTS)
     np.testing.assert_allclose(first, uncached, atol=1e-6)
-    monkeypatch.setattr(TextEncoder, "__call__", None)
+    written = times(tmp_path)
     again = HeadEncoder(*with_heads(model, 5.0, 1.0), VectorCache(tmp_path)).vectors("question", TEXTS)
     np.testing.assert_array_equal(again, first)
+    assert (times(tmp_path), len(written)) == (written, 1)
 
 
 @pytest.mark.parametrize("change", ["texts", "side", "weights"])

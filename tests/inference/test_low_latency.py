@@ -5,26 +5,17 @@ import numpy as np
 import pytest
 from tiny_models import make_model, recording
 
-from endx_jax.inference import low_latency
 from endx_jax.inference.encode import EmbeddingFormat, TextEncoder
-from endx_jax.inference.low_latency import LowLatencyEncoder, Programs
+from endx_jax.inference.low_latency import LowLatencyEncoder, Programs, program_width
 
 TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat", "🐈 " * 40] * 3
-
-
 PLAN = Programs(rows=(4, 1), tokens=128, call=24)
 
 
 @pytest.fixture
-def plan(monkeypatch):
-    """Few programs."""
-    monkeypatch.setitem(low_latency.PROGRAMS, "cpu", PLAN)
-
-
-@pytest.fixture
-def encoder(model, plan):
+def encoder(model):
     """Texts have at most 64 tokens."""
-    return LowLatencyEncoder(model.encoder, model.params)
+    return LowLatencyEncoder(model.encoder, model.params, programs=PLAN)
 
 
 def cut(*lengths, compiled=()):
@@ -36,7 +27,8 @@ def recorded(model):
     """An encoder, and the shapes of the programs that it compiles."""
     traced = []
     towers = recording(model.encoder.model, lambda side, tokens: traced.append((side, *tokens.ids.shape)))
-    return LowLatencyEncoder(TextEncoder(towers, model.encoder.processors, model.encoder.mesh), model.params), traced
+    encoder = TextEncoder(towers, model.encoder.processors, model.encoder.mesh)
+    return LowLatencyEncoder(encoder, model.params, programs=PLAN), traced
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, len(TEXTS)])
@@ -61,7 +53,7 @@ def test_texts_share_a_call_where_that_is_cheapest(encoder):
     ]
 
 
-def test_texts_run_in_the_programs_that_are_warm_and_longer_ones_in_their_own(model, plan):
+def test_texts_run_in_the_programs_that_are_warm_and_longer_ones_in_their_own(model):
     warm = (1, 32), (4, 24)
     assert cut(10, 30, 11, 12, 60, compiled=warm) == [([4], 1, 64), ([1], 1, 32), ([0, 2, 3], 4, 24)]
     encoder, traced = recorded(model)
@@ -80,12 +72,11 @@ def test_one_tower_has_programs_for_the_longer_of_its_sides(model):
     assert max(width for _, _, width in encoder.shapes) == 64
 
 
-def test_programs_for_very_long_texts_are_compiled_when_one_comes(model, monkeypatch):
-    monkeypatch.setattr(low_latency, "PREPARED", 32)
-    encoder = LowLatencyEncoder(model.encoder, model.params)
+def test_programs_for_very_long_texts_are_compiled_when_one_comes(model):
+    encoder = LowLatencyEncoder(model.encoder, model.params, programs=PLAN._replace(prepared=32))
     assert max(width for _, _, width in encoder.shapes) == 32
     np.testing.assert_allclose(encoder("question", TEXTS[:3])[0], model.encode_query(TEXTS[:3]), atol=1e-6)
-    assert [low_latency.program_width(n, 32_000) for n in (1, 17, 8193, 24_577)] == [8, 24, 12_288, 32_000]
+    assert [program_width(n, 32_000) for n in (1, 17, 8193, 24_577)] == [8, 24, 12_288, 32_000]
 
 
 def test_both_sides_of_a_siamese_model_have_one_copy_of_rounded_kernels(tiny_bert):
@@ -101,7 +92,7 @@ def test_both_sides_of_a_siamese_model_have_one_copy_of_rounded_kernels(tiny_ber
     assert encoder.shapes
 
 
-def test_nothing_is_compiled_once_it_is_warm(model, plan):
+def test_nothing_is_compiled_once_it_is_warm(model):
     encoder, traced = recorded(model)
     for shape in encoder.shapes:
         encoder.warm_up(shape)
@@ -120,9 +111,7 @@ def test_towers_of_their_own_are_told_apart(model, encoder):
     np.testing.assert_allclose(question, encoder("question", ["the cat"]).embeddings, atol=1e-6)
 
 
-def test_embeddings_are_finished_as_asked(model, encoder):
-    found = LowLatencyEncoder(model.encoder, model.params, EmbeddingFormat(5, normalize=True))(
-        "question", TEXTS[:2]
-    ).embeddings
+def test_embeddings_are_finished_as_asked(model):
+    found = LowLatencyEncoder(model.encoder, model.params, EmbeddingFormat(5, normalize=True))("question", TEXTS[:2])
     expected = model.encode_query(TEXTS[:2], truncate_dim=5, normalize_embeddings=True)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(found.embeddings, expected, atol=1e-6)

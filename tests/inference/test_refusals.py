@@ -1,12 +1,13 @@
 """Texts, arguments, models and folders that encoding and loading refuse, and the words of the line."""
 
 import json
-import os
 import shutil
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from fake_hub import use_hub
+from helpers import status_of_fork
 from late_folders import NATIVE, write_json, write_multi_vector
 from refusals import check_refusal
 from safetensors.numpy import load_file, save_file
@@ -101,12 +102,14 @@ def test_what_a_model_can_not_do_is_named_with_what_it_can(plain, prompted, tmp_
     check_refusal(lambda: model.encode(["the cat"], precision="float16"), "float16", 'precision="bfloat16"')
 
 
-def test_a_process_that_was_forked_after_a_load_is_refused(tiny_bert, model, monkeypatch):
+def test_a_process_that_was_forked_after_a_load_is_refused(tiny_bert, model):
     few = LowLatencyEncoder(model.encoder, model.params)
-    this = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: this + 1)
-    for call in (lambda: endx_jax.load(tiny_bert), lambda: model.encode(TEXTS), lambda: few("answer", TEXTS)):
-        check_refusal(call, "forked", "spawn")
+
+    def check():
+        for call in (lambda: endx_jax.load(tiny_bert), lambda: model.encode(TEXTS), lambda: few("answer", TEXTS)):
+            check_refusal(call, "forked", "spawn")
+
+    assert status_of_fork(check) == 0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +120,7 @@ def test_a_process_that_was_forked_after_a_load_is_refused(tiny_bert, model, mon
     ],
 )
 def test_a_name_of_no_model_is_refused_with_the_ways_out(monkeypatch, name, words):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    use_hub(monkeypatch)
     check_refusal(lambda: endx_jax.load(name), *words.split())
 
 

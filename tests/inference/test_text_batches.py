@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from endx_jax.data.batches.token_tables import TokenTable
-from endx_jax.inference import text_batches
 from endx_jax.inference.text_batches import Shapes, batches, padded_width, prefetch
 from endx_jax.parallel import MeshSettings, make_mesh
 
@@ -20,21 +19,7 @@ def lengths_to_tokens(texts):
 
 
 def test_widths_are_rungs_of_the_ladder_up_to_the_limit():
-    widths = {
-        0: 4,
-        1: 4,
-        8: 8,
-        9: 12,
-        32: 32,
-        33: 40,
-        64: 64,
-        65: 80,
-        128: 128,
-        129: 160,
-        257: 320,
-        513: 576,
-        1025: 1152,
-    }
+    widths = {0: 4, 1: 4, 8: 8, 9: 12, 32: 32, 33: 40, 65: 80, 129: 160, 257: 320, 513: 576, 1025: 1152}
     assert {length: padded_width(length) for length in widths} == widths
     assert [width for _, _, width in shapes(500, 1).split(np.array([500, 5]))] == [500, 8]
 
@@ -48,10 +33,9 @@ def test_a_batch_has_the_rows_of_its_budget_or_a_part_of_them(texts, rows):
     assert shapes(512, 100, devices=2).rows(512, 9) == 2  # below the budget of a text, still one a device
 
 
-def test_every_text_is_in_one_batch_which_keeps_the_budget(monkeypatch):
-    monkeypatch.setattr(text_batches, "WINDOW", 100)
+def test_every_text_is_in_one_batch_which_keeps_the_budget():
     texts = np.random.default_rng(0).integers(1, 64, 250).tolist()
-    found = list(batches(lengths_to_tokens, texts, shapes(64, 256)))
+    found = list(batches(lengths_to_tokens, texts, shapes(64, 256), window=100))
     np.testing.assert_array_equal(np.sort(np.concatenate([batch.indices for batch in found])), np.arange(250))
     for places, rows, tokens in found:
         assert tokens.ids.shape == tokens.mask.shape

@@ -97,13 +97,9 @@ def slice_(tmp_path):
 
 def test_create_asks_once_with_the_software_of_the_chip_and_waits(slice_):
     states = ["", "WAITING_FOR_RESOURCES", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
-    assert slice_.do("create", states=states, SPOT="1", PROJECT="p") == (
-        0,
-        [f"endx is {state}" for state in states[2:4]],
-    )
-    request = (
-        "compute tpus queued-resources create endx --quiet --node-id=endx --accelerator-type={} --runtime-version={}"
-    )
+    waited = [f"endx is {state}" for state in states[2:4]]
+    assert slice_.do("create", states=states, SPOT="1", PROJECT="p") == (0, waited)
+    request = f"compute tpus {CREATE} endx --quiet --node-id=endx --accelerator-type={{}} --runtime-version={{}}"
     expected = [[*request.format("v6e-16", "v2-alpha-tpuv6e").split(), "--spot", "--zone=z", "--project=p"]]
     software = {"v5p-32": "v2-alpha-tpuv5", "v4-32": "tpu-ubuntu2204-base", "v5litepod-16": "v2-alpha-tpuv5-lite"}
     for chips, version in software.items():
@@ -125,9 +121,8 @@ def test_setup_brings_the_wheel_and_the_service_and_mounts_nfs_where_it_is_set(s
     copied = {file.name for file in (slice_.folder / "copied").iterdir()}
     assert copied == {"endx_jax-1-py3-none-any.whl", "endx.service"}
     assert "[tpu,gcs]" in slice_.remote()[-1]
-    assert [f"'{nfs} /runs nfs defaults,_netdev 0 0'" in command for command in slice_.remote()[1:-1]] == [True] * bool(
-        nfs
-    )
+    mounts = [f"'{nfs} /runs nfs defaults,_netdev 0 0'" in command for command in slice_.remote()[1:-1]]
+    assert mounts == [True] * bool(nfs)
 
 
 def test_run_starts_the_very_arguments(slice_):

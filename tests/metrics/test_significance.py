@@ -88,6 +88,8 @@ def test_equal_systems_do_not_differ():
     (found,) = paired_difference(values, values, draws=50)
     assert (found.mean, found.low, found.high, found.p) == (0, 0, 0, 1)
     draw = np.random.default_rng(7)
+    low, high = bootstrap_interval(draw.random((20, 3)), draws=1)  # of one resample
+    assert low.tolist() == high.tolist()
     first, second = draw.random((2, 50, 3))
     assert paired_difference(first, second, sizes=(50,), draws=90) == paired_difference(first, second, draws=90)
 

@@ -138,20 +138,24 @@ def test_the_reason_why_attention_is_plain(cudnn, changes, expected):
         assert plain_because(query, key, Pattern(1.0, dropout_rate=given["rate"]), **options) == expected
 
 
-def test_a_text_without_tokens_has_a_finite_result(monkeypatch):
-    lengths, mask = [], jnp.array([[False, False], [True, False]])
-    fused = lambda query, *_, key_value_seq_lengths, **options: lengths.append(key_value_seq_lengths) or query  # noqa: E731
-    monkeypatch.setattr(jax.nn, "dot_product_attention", fused)
+@pytest.fixture
+def fused(monkeypatch):
+    """Options of the calls of the fused attention, which returns the queries: there is no GPU."""
+    calls = []
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda query, *_, **given: calls.append(given) or query)
+    return calls
+
+
+def test_a_text_without_tokens_has_a_finite_result(fused):
+    mask = jnp.array([[False, False], [True, False]])
     # `attend` chooses it on a mesh of GPUs only, on which nothing has values here.
     attention._attend_by_cudnn(*[jnp.ones((2, 2, 1, 8))] * 3, mask, Pattern(1.0))
-    assert lengths[0].tolist() == [1, 1]
-    assert jnp.isfinite(attend(*[jnp.ones((2, 2, 1, 8))] * 3, mask, Pattern(1.0))).all()  # the plain path
+    assert fused[0]["key_value_seq_lengths"].tolist() == [1, 1]
 
 
-def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch):
+def test_old_cards_and_those_without_cudnn_have_plain_attention(fused, monkeypatch):
     card = types.SimpleNamespace(platform="gpu", device_kind="Tesla T4", compute_capability="7.5")
     monkeypatch.setattr(jax, "local_devices", lambda: [card])
-    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *_, **options: jnp.zeros(()))
     ask = attention._missing_for_cudnn.__wrapped__  # otherwise asked once in a process
     assert ask() == "Tesla T4 is too old for cuDNN's attention"
     monkeypatch.setattr(jax.nn, "dot_product_attention", raising(RuntimeError("cuDNN is not detected.")))
@@ -171,13 +175,11 @@ def test_old_cards_and_those_without_cudnn_have_plain_attention(monkeypatch):
         ("cpu", {}, None),
     ],
 )
-def test_attention_is_cudnns_on_a_mesh_of_gpus_where_it_computes_all(on, options, expected, cudnn, monkeypatch):
-    taken = []
-    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda query, *_, **given: taken.append(given) or query)
+def test_attention_is_cudnns_on_a_mesh_of_gpus_where_it_computes_all(on, options, expected, cudnn, fused):
     key = jax.ShapeDtypeStruct((B, M, H, 8), jnp.bfloat16)
     given = {"dropout_keys": example_keys(jax.random.key(0), 0, B)} | options
     pattern = Pattern(1.0, **{name: given.pop(name) for name in ("window", "dropout_rate") if name in given})
     with jax.sharding.use_abstract_mesh(pretended(on)), seen_reasons() as reasons:
         jax.eval_shape(lambda *arrays: attend(*arrays, MASK, pattern, **given), key, key, key)
     assert reasons == ({expected} - {None})
-    assert [call["implementation"] for call in taken] == ["cudnn"] * (expected == "")
+    assert [call["implementation"] for call in fused] == ["cudnn"] * (expected == "")

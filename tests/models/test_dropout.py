@@ -1,16 +1,17 @@
 """The contract of dropout: example i's mask depends on its own key and on nothing else."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import padded, random_params, texts, tower
+from helpers import TINY, padded, random_params, texts, tower
 from jax.sharding import NamedSharding, PartitionSpec
 
-from endx_jax.models import attention, transformer
-from endx_jax.models.dropout import attention_dropout, dropout, example_keys, fold, position_keys
+from endx_jax.models import dropout as dropout_module
+from endx_jax.models.dropout import attention_dropout, dropout, example_keys, fold, position_keys, words
 
 RATE = 0.3
 KEYS = example_keys(jax.random.key(5), 0, 8)
@@ -98,19 +99,19 @@ def test_keys_follow_key_step_and_row_and_fold_takes_one_number_or_one_a_key():
 def test_every_place_that_drops_has_keys_of_its_own(monkeypatch):
     used = []
 
-    def record(x, keys, rate):
+    def record(keys):
         used.append(jax.random.key_data(keys).reshape(-1, 2))
-        return x
+        return words(keys)
 
     @jax.jit
     def keys_used(params, tokens, keys):
-        tower().apply(params, tokens, keys)
+        model.apply(params, tokens, keys)
         return used
 
     tokens, keys = padded(texts((3,)), 4), example_keys(jax.random.key(0), 0, 1)
-    params = {"params": random_params(tower(), tokens)}
-    monkeypatch.setattr(transformer, "dropout", record)
-    monkeypatch.setattr(attention, "attention_dropout", record)
+    model = tower(dataclasses.replace(TINY, dropout=0.2, attention_dropout=0.3))
+    params = {"params": random_params(model, tokens)}
+    monkeypatch.setattr(dropout_module, "words", record)
     keys = np.concatenate(keys_used(params, tokens, keys))
     assert len(used) == 1 + 2 * 3
-    assert len(np.unique(keys, axis=0)) == len(keys) == 4 + 2 * (1 + 2 * 4)
+    assert len(np.unique(keys, axis=0)) == len(keys) == 4 * len(used)  # a key of each token, or of each row of weights

@@ -6,6 +6,7 @@ from helpers import TINY, padded, random_params, texts, tower
 from endx_jax.batch import Packing
 from endx_jax.models import SIDES, DualEncoder, TokenEmbedder, Tower
 from endx_jax.models.static import NoEncoder
+from endx_jax.parallel.sharding import parameter_paths
 
 MATRICES = {f"attention/{part}": (16, 16) for part in ("query", "key", "value", "output")}
 MATRICES |= {"mlp_up": (16, 24), "mlp_down": (24, 16)}
@@ -28,11 +29,9 @@ MODEL = Tower(TokenEmbedder(50, 16), NoEncoder())
 def test_the_parameter_tree(scan_layers):
     one = tower(TINY, projection=5, scan_layers=scan_layers)
     model = DualEncoder(one, one)
-    drawn = jax.eval_shape(model.init, jax.random.key(0))
-    leaves = jax.tree_util.tree_flatten_with_path(drawn)[0]
-    found = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
-    assert found == SNAPSHOT
-    assert {leaf.dtype for _, leaf in leaves} == {np.dtype("float32")}
+    drawn = parameter_paths(jax.eval_shape(model.init, jax.random.key(0)))
+    assert {path: leaf.shape for path, leaf in drawn.items()} == SNAPSHOT
+    assert {leaf.dtype for leaf in drawn.values()} == {np.dtype("float32")}
 
 
 def test_init_draws_what_its_shapes_promise_and_depends_on_the_key():

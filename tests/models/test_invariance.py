@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, gemma, padded, random_params, texts, tower
+from helpers import gemma, random_params, tower
+from packed_texts import BERT, EXACT, KEYS, SPARE, TOKENS
 
 from endx_jax.batch import Packing, Tokens
 from endx_jax.encoders.t5 import T5Config
@@ -26,20 +27,13 @@ from endx_jax.models import (
     layout,
     packed_attention,
 )
-from endx_jax.models.dropout import example_keys
 from endx_jax.models.packed_attention import attend_packed
 from endx_jax.models.pooling import first, last
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
 
-LENGTHS, LENGTH = (7, 1, 12, 4, 4, 1, 9, 4), 16
-TOKENS = padded(texts(LENGTHS), LENGTH)
-KEYS = example_keys(jax.random.key(5, impl="threefry2x32"), jnp.int32(0), len(LENGTHS))
-EXACT = Packing(42, ((2, 1), (3, 4), (2, 9), (1, 12)))  # one text fills the widest row, five others theirs
-SPARE = Packing(48, ((8, 12),))
 BLOCK = 8  # tokens of a block of the kernel
 
-BERT = dataclasses.replace(TINY, layers=1, dropout=0.2, attention_dropout=0.3)
 T5 = T5Config(vocab_size=50, width=16, layers=2, heads=2, head_width=8, mlp_width=12, buckets=8, max_distance=8)
 HOPS = MultiHopAttention(hops=3, width=4)
 TRANSFORMERS = {

@@ -14,10 +14,7 @@ EPSILON = 1e-3
 
 def layer_norm(x, scale, bias):
     x = x.astype(jnp.float32)
-    centred = x - x.mean(-1, keepdims=True)
-    return (
-        centred / jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + EPSILON) * scale[None, None] + bias[None, None]
-    )
+    return rms_norm(x - x.mean(-1, keepdims=True), scale) + bias[None, None]
 
 
 def rms_norm(x, scale):

@@ -35,11 +35,11 @@ def adapted(lora=LORA, layers=2):
     """Parameters with adapters whose B is not zero."""
     params = with_adapters(random_params(model(lora, layers), TOKENS), lora, jax.random.key(1))
     draw = np.random.default_rng(0)
-    leaves = {path: leaf for path, leaf in parameter_paths(params).items() if path.endswith("lora_b")}
-    drawn = {path: draw.normal(0, 0.3, leaf.shape).astype(np.float32) for path, leaf in leaves.items()}
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: drawn.get(jax.tree_util.keystr(path, simple=True, separator="/"), leaf), params
-    )
+
+    def filled(path, leaf):
+        return draw.normal(0, 0.3, leaf.shape).astype(np.float32) if path[-1].key == "lora_b" else leaf
+
+    return jax.tree_util.tree_map_with_path(filled, params)
 
 
 def test_a_layer_adds_its_adapter_whose_input_alone_has_dropout():

@@ -128,17 +128,14 @@ def test_kernels_that_encoding_rounds_once_give_the_same_embeddings():
         np.testing.assert_array_equal(encode(prepared), encode(params))
 
 
-@pytest.mark.parametrize(("flags", "has"), [("avx512_bf16", True), ("amx_bf16 amx_tile", True), ("avx512f", False)])
+@pytest.mark.parametrize(
+    ("flags", "has"), [("avx512_bf16", True), ("amx_bf16 amx_tile", True), ("avx512f", False), (None, False)]
+)
 def test_auto_follows_the_flags_of_the_cpu(set_cpu, flags, has):
     set_cpu(flags)
     assert multiplies_bfloat16() is has
     assert product_dtype_on("cpu", "auto") == ("bfloat16" if has else "float32")
     assert [product_dtype_on(name, "bfloat16") for name in ("tpu", "gpu")] == ["float32"] * 2
-
-
-def test_auto_is_float32_where_no_file_describes_the_cpu(set_cpu):
-    set_cpu(None)
-    assert product_dtype_on("cpu", "auto") == "float32"
 
 
 def test_a_cpu_without_the_instructions_is_named_once(set_cpu, caplog):

@@ -14,6 +14,7 @@ from endx_jax.models import DualEncoder, MultiHopAttention, RecurrentConfig, Rec
 from endx_jax.models.dropout import example_keys
 from endx_jax.models.layout import Padded
 from endx_jax.models.recurrent import CELLS, RecurrentLayer, recurrence
+from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.planning.programs import collectives
 
 LENGTHS, LENGTH, WIDTH = (5, 1, 4, 3), 5, 6
@@ -169,10 +170,8 @@ def test_dropout_is_between_layers():
 
 def test_the_parameters_of_a_tower_have_the_documented_shapes_and_distribution():
     tower = Tower(TokenEmbedder(50, WIDTH), encoder(), MultiHopAttention(3, 4))
-    drawn = jax.eval_shape(DualEncoder(tower, tower).init, jax.random.key(0))
-    leaves = jax.tree_util.tree_flatten_with_path(drawn)[0]
-    found = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
-    assert found == {
+    drawn = parameter_paths(jax.eval_shape(DualEncoder(tower, tower).init, jax.random.key(0)))
+    assert {path: leaf.shape for path, leaf in drawn.items()} == {
         "shared/token_embedder/embedding": (50, 6),
         "shared/encoder/layers_0/input_kernel": (6, 2, 3, 4),
         "shared/encoder/layers_1/input_kernel": (8, 2, 3, 4),

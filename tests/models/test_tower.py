@@ -12,6 +12,7 @@ from helpers import TINY, padded, random_params, texts, tower
 from endx_jax.models import Projection, TokenEmbedder
 from endx_jax.models.layout import Padded
 from endx_jax.models.pooling import POOLINGS
+from endx_jax.parallel.sharding import parameter_paths
 
 TOKENS = padded(texts((9, 4, 1)), 12)
 ONE_LAYER = dataclasses.replace(TINY, layers=1)
@@ -97,9 +98,5 @@ def test_every_parameter_has_a_gradient():
     params = random_params(model, TOKENS)
     gradient = jax.jit(jax.grad(lambda p: jnp.sum(jnp.sin(model.apply({"params": p}, TOKENS)))))(params)
     # Adding one vector to all keys of a row shifts its scores alike, which softmax ignores.
-    still = {jax.tree_util.keystr(p, simple=True, separator="/") for p, g in leaves(gradient) if abs(g).max() < 1e-6}
+    still = {path for path, leaf in parameter_paths(gradient).items() if abs(leaf).max() < 1e-6}
     assert still == {"encoder/layers_0/attention/key/bias"}
-
-
-def leaves(tree):
-    return jax.tree_util.tree_flatten_with_path(tree)[0]

@@ -1,10 +1,13 @@
+import contextlib
 import io
 import logging
 import threading
-import time
 
 import pytest
 import tqdm
+from helpers import Terminal
+from http_server import wait_for
+from several_processes import as_processes
 
 from endx_jax.parallel import console
 from endx_jax.parallel.console import LOG, gathering, say, silenced
@@ -77,15 +80,11 @@ def test_messages_are_printed_if_the_root_logger_has_a_level_and_no_handler_for_
     assert capfd.readouterr().out == "to stdout\n"
 
 
-def test_a_bar_is_drawn_while_nothing_is_done(monkeypatch):
-    monkeypatch.setattr(console, "INTERVAL", 0.01)
+def test_a_bar_is_drawn_while_nothing_is_done():
     screen = io.StringIO()
     with console.ticking(tqdm.tqdm(desc="compiling", bar_format="{desc}: {elapsed}", file=screen)):
         first = screen.getvalue().count("compiling: 00:0")
-        end = time.monotonic() + 10
-        while screen.getvalue().count("compiling: 00:0") < first + 3 and time.monotonic() < end:
-            time.sleep(0.01)
-    assert screen.getvalue().count("compiling: 00:0") >= first + 3
+        wait_for(lambda: screen.getvalue().count("compiling: 00:0") > first)
 
 
 def test_the_thread_ends_with_the_block_also_after_an_error():
@@ -100,18 +99,18 @@ def test_the_thread_ends_with_the_block_also_after_an_error():
     assert "progress" not in {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.parametrize(("terminal", "lines"), [(True, ""), (False, "compiling 2 programs\n")])
-def test_work_is_shown_by_a_clock_at_a_terminal_and_a_line_elsewhere(terminal, lines, monkeypatch, capsys):
-    monkeypatch.setattr(console, "showing_progress", lambda: terminal)
+def work(process=0):
     with console.working("compiling 2 programs"):
         pass
-    shown = capsys.readouterr()
-    assert shown.out == lines
-    assert ("compiling 2 programs: 00:00" in shown.err) == terminal
 
 
-def test_other_processes_are_silent(monkeypatch, capsys):
-    monkeypatch.setattr(console, "is_primary", lambda: False)
-    with console.working("compiling 2 programs"):
-        pass
-    assert capsys.readouterr() == ("", "")
+def test_work_is_shown_by_a_clock_at_a_terminal(capsys):
+    with contextlib.redirect_stderr(Terminal()) as screen:
+        work()
+    assert capsys.readouterr().out == ""
+    assert "compiling 2 programs: 00:00" in screen.getvalue()
+
+
+def test_work_is_shown_by_a_line_elsewhere_and_by_one_process(monkeypatch, capsys):
+    as_processes(monkeypatch, work)
+    assert capsys.readouterr() == ("compiling 2 programs\n", "")

@@ -1,32 +1,17 @@
 """Real processes that meet in collectives: what they agree on, and how they end when one fails or is lost."""
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import textwrap
 import time
 
 import pytest
-from fake_buckets import free_port
 from refusals import check_refusal
+from several_processes import start_program
 
 from endx_jax.errors import TRY_AGAIN
-from endx_jax.parallel import distributed, environment
-
-
-def start(program: str, *arguments: str, count: int = 2, **variables: str) -> list[subprocess.Popen]:
-    """Starts processes of a program that find each other."""
-    address = f"localhost:{free_port()}"
-    shared = os.environ | {"JAX_PLATFORMS": "cpu", environment.COORDINATOR: address, environment.COUNT: str(count)}
-    shared |= variables
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return [
-        subprocess.Popen([sys.executable, "-c", program, *arguments], env=shared | {environment.INDEX: str(n)}, **pipes)
-        for n in range(count)
-    ]
+from endx_jax.parallel import distributed
 
 
 def test_a_port_that_is_taken_is_refused_and_nothing_is_set_up_without_a_coordinator(variables):
@@ -74,7 +59,7 @@ def test_the_failure_of_one_process_ends_all_with_its_status_and_its_name(ending
         train.main = main
         sys.exit(entry.run_verb(["train"]))
     """
-    processes = start(textwrap.dedent(program))
+    processes = start_program(textwrap.dedent(program))
     errors = [process.communicate(timeout=60)[1].splitlines() for process in processes]
     status, *lines = ENDINGS[ending]
     for process, printed, line in zip(processes, errors, lines, strict=True):
@@ -98,7 +83,7 @@ def test_rows_of_a_process_need_not_be_consecutive():
         whole = multihost_utils.process_allgather(to_global(batch[rows], mesh, 8), tiled=True)
         np.testing.assert_array_equal(whole, batch)
     """
-    processes = start(textwrap.dedent(program), JAX_NUM_CPU_DEVICES="2")
+    processes = start_program(textwrap.dedent(program), JAX_NUM_CPU_DEVICES="2")
     errors = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], errors
 
@@ -128,7 +113,7 @@ sys.exit(entry.run_verb(["train", *sys.argv[1:]]))
 
 @pytest.fixture
 def processes(tmp_path):
-    started = start(MEETING, str(tmp_path), count=3)
+    started = start_program(MEETING, str(tmp_path), count=3)
     deadline = time.monotonic() + 120
     while not (tmp_path / "met-20").exists():
         assert time.monotonic() < deadline

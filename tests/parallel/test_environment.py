@@ -1,10 +1,12 @@
 import importlib.util
+import os
 import subprocess
 import sys
 import warnings
 
 import jax
 import numpy as np
+from helpers import write_files
 from jax.experimental.compilation_cache import compilation_cache
 from refusals import check_refusal
 
@@ -59,22 +61,20 @@ def test_a_jax_that_does_not_tell_the_hosts_of_a_tpu_is_told_them(variables, mon
     assert read_environment() is None
 
 
-def test_cores_are_those_of_the_affinity_and_of_the_quota(monkeypatch, tmp_path):
-    monkeypatch.setattr(environment.os, "sched_getaffinity", lambda process: range(8))
-    second, first, period = "0::/jobs/mine", "3:cpu,cpuacct:/docker/1", {"cpu/cpu.cfs_period_us": "100000"}
-    for n, (group, files, count) in enumerate(
-        [
-            ("", {}, 8),
-            (second, {"jobs/mine/cpu.max": "max 100000"}, 8),
-            (second, {"jobs/mine/cpu.max": "max 100000", "jobs/cpu.max": "250000 100000"}, 3),  # of the group above
-            (first, period | {"cpu/cpu.cfs_quota_us": "-1"}, 8),
-            (first, period | {"cpu/cpu.cfs_quota_us": "50000"}, 1),
-        ]
+def test_cores_are_those_of_the_affinity_and_of_the_quota(tmp_path):
+    own = len(os.sched_getaffinity(0))
+    second, first = {"proc/self/cgroup": "0::/jobs/mine\n"}, {"proc/self/cgroup": "3:cpu,cpuacct:/docker/1\n"}
+    second["sys/fs/cgroup/jobs/mine/cpu.max"] = "max 100000\n"
+    first |= {"sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n"}
+    for name, files, count in (
+        ("no group", {}, own),
+        ("version 2, no quota", second, own),
+        ("version 2, of the group above", second | {"sys/fs/cgroup/jobs/cpu.max": "50000 100000\n"}, 1),
+        ("version 2, one and a half", second | {"sys/fs/cgroup/jobs/cpu.max": "150000 100000\n"}, min(own, 2)),
+        ("version 1, no quota", first, own),
+        ("version 1", first | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n"}, 1),
     ):
-        for name, text in {"proc/self/cgroup": group, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
-            (tmp_path / str(n) / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / str(n) / name).write_text(f"{text}\n" if text else "")
-        assert environment.cores(tmp_path / str(n)) == count
+        assert environment.cores(write_files(tmp_path / name, files)) == count, name
 
 
 def test_damaged_entries_are_replaced(tmp_path):

@@ -4,18 +4,12 @@ import types
 
 import jax
 import pytest
+from helpers import write_files
 
 from endx_jax.parallel import memory
 from endx_jax.parallel.memory import DeviceMemory, host_memory, measure
 
 KIB = 2**10
-
-
-def written(root, files):
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
 
 
 HOST = {"proc/meminfo": "MemTotal: 4096 kB\nMemFree: 10 kB\nMemAvailable:    2048 kB\n"}
@@ -46,7 +40,7 @@ def test_memory_is_the_least_of_the_hosts_and_the_control_groups(tmp_path):
         ("version 1, no limit", HOST | UNLIMITED, 4096 * KIB, 2048 * KIB),
         ("full", HOST | FULL, 1_000_000, 0),
     ):
-        assert host_memory(written(tmp_path / name, files)) == (total, free), name
+        assert host_memory(write_files(tmp_path / name, files)) == (total, free), name
 
 
 def test_a_step_stays_under_half_of_the_memory():

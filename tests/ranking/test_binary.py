@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from helpers import refused
+from refusals import check_refusal
 
 from endx_jax.numerics import Quantized, dequantize, quantize, signs
 from endx_jax.ranking.binary import BinaryCorpus
@@ -42,7 +42,7 @@ def test_few_candidates_are_all_ranked_by_their_codes_with_ties_by_row():
     assert corpus.search(questions, 500).rows.shape == (9, 200)
     assert corpus.search(questions[:0], 5).rows.shape == (0, 5)
     questions[4] = np.nan
-    refused("question 4 contain nan or infinity", corpus.search, questions, 3)
+    check_refusal(lambda: corpus.search(questions, 3), "question 4", "nan or infinity")
 
 
 def test_most_of_the_best_are_found_among_many():

@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 from refusals import check_refusal
+from small_records import records_of
 
 from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.records import Pools, RetrievalSet
@@ -48,10 +49,8 @@ def test_scores_are_summed_as_they_are():
 def words_and_meaning(questions: int) -> tuple[RetrievalSet, np.ndarray, np.ndarray]:
     """Questions whose answers share a rare word with them, among answers between which embeddings do not decide."""
     rng = np.random.default_rng(0)
-    texts = tuple(f"word{n} and {'more ' * (n % 3)}" for n in range(questions))
-    ids = [tuple(f"{side}{n}" for n in range(questions)) for side in "qd"]
-    asked, right = tuple(f"word{n} so" for n in range(questions)), tuple((n,) for n in range(questions))
-    records = RetrievalSet(asked, texts, right, *ids)
+    texts = [f"word{n} and {'more ' * (n % 3)}" for n in range(questions)]
+    records = records_of([(n,) for n in range(questions)], texts, [f"word{n} so" for n in range(questions)])
     return records, *(rng.standard_normal((2, questions, 8)).astype(np.float32) / 8)
 
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from small_index import make_index
+from small_index import embed, make_index
+from small_records import records_of
 
 from endx_jax.data.formats.beir import Negative
 from endx_jax.data.sets.documents import Document
-from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.index.index_evaluation import rank_by_index
 from endx_jax.ranking.mining import (
     RERANKED,
@@ -19,13 +19,7 @@ from endx_jax.ranking.mining import (
 )
 
 NOTHING = {"right": 0, "equal text": 0, "margin": 0, "teacher": 0}
-WIDTH, QUESTIONS, CANDIDATES = 8, 12, 30
-
-
-def judged(qrels, texts, questions=None, excluded=None) -> RetrievalSet:
-    """A retrieval set of these candidates, whose questions have other texts unless they are given."""
-    ids = [f"q{n}" for n in range(len(qrels))], [f"d{n}" for n in range(len(texts))]
-    return RetrievalSet(tuple(questions or ids[0]), tuple(texts), tuple(qrels), *map(tuple, ids), excluded=excluded)
+QUESTIONS, CANDIDATES = 12, 30
 
 
 def ranked(scores, qrels, depth: int | None = None) -> Ranked:
@@ -63,7 +57,7 @@ def by_hand(scores, qrels, texts, settings, teacher=None) -> list[list[int]]:
 def test_right_and_repeated_candidates_are_left_out_and_ranks_count_all():
     qrels = [(1,)]
     texts = ["first", "right one", "Right  ONE", "second", "SECOND ", "third"]
-    mined = mine_negatives(ranked([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4]], qrels), judged(qrels, texts), MiningSettings())
+    mined = mine_negatives(ranked([[0.9, 0.8, 0.7, 0.6, 0.5, 0.4]], qrels), records_of(qrels, texts), MiningSettings())
     assert [(one.row, one.rank) for one in mined.negatives[0]] == [(0, 1), (3, 4), (5, 6)]
     assert mined.negatives[0][1].score == pytest.approx(0.6)
     assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
@@ -72,11 +66,11 @@ def test_right_and_repeated_candidates_are_left_out_and_ranks_count_all():
 def test_a_question_s_own_document_and_text_are_no_negatives():
     texts = ["where is it?", "there", "Where  is it?", "here", "anywhere"]
     right, settings = [(1,)], MiningSettings(negatives=2)
-    records = judged(right, texts, ["Where is it?"])
+    records = records_of(right, texts, ["Where is it?"])
     mined = mine_negatives(ranked([[5, 4, 3, 2, 1]], right), records, settings)
     assert [one.row for one in mined.negatives[0]] == [3, 4]
     assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
-    records = judged(right, "abcde", excluded=((0,),))
+    records = records_of(right, "abcde", excluded=((0,),))
     mined = mine_negatives(ranked([[5, 4, 3, 2, 1]], right), records, settings)
     assert [one.row for one in mined.negatives[0]] == [2, 3]
 
@@ -94,7 +88,7 @@ def test_a_question_s_own_document_and_text_are_no_negatives():
 def test_a_negative_scores_a_margin_below_every_right_candidate(margin, kept):
     qrels = [(1, 5)]  # of 0.5 and 0.75: the lowest counts
     found = ranked([[0.625, 0.5, 0.375, 0.25, 0.125, 0.75]], qrels)
-    mined = mine_negatives(found, judged(qrels, "abcdef"), MiningSettings(margin=margin))
+    mined = mine_negatives(found, records_of(qrels, "abcdef"), MiningSettings(margin=margin))
     assert [one.row for one in mined.negatives[0]] == kept
     assert mined.dropped["margin"] == 4 - len(kept)
     # A share of a score below zero lowers the bound too.
@@ -109,7 +103,7 @@ def test_a_teacher_is_asked_about_the_best_until_there_are_enough():
         return np.asarray([0.5 if row == 0 else (0.9 if row in (1, 2) else 0.1) for _, row in pairs], np.float32)
 
     qrels, settings = [(0,)], MiningSettings(negatives=2)
-    mined = mine_negatives(ranked([np.arange(9, 0, -1)], qrels), judged(qrels, "abcdefghi"), settings, teacher)
+    mined = mine_negatives(ranked([np.arange(9, 0, -1)], qrels), records_of(qrels, "abcdefghi"), settings, teacher)
     assert [one.row for one in mined.negatives[0]] == [3, 4]
     assert asked == [[[0, 0]], [[0, 1], [0, 2]], [[0, 3], [0, 4]]]  # the right one; what it doubts; what it does not
     assert mined.dropped == NOTHING | {"right": 1, "teacher": 2}
@@ -119,7 +113,7 @@ def test_questions_without_a_candidate_left_have_no_negatives():
     qrels = [(0,), (1,)]
     rows = np.asarray([[0, -1], [0, 1]], np.int32)
     found = Ranked(rows, np.ones((2, 2), np.float32), lambda: np.ones(2))
-    records = judged(qrels, "ab")
+    records = records_of(qrels, "ab")
     mined = mine_negatives(found, records, MiningSettings(), lambda pairs: np.ones(len(pairs), np.float32))
     assert mined.negatives == [[], [Negative(0, 1.0, 1)]]
 
@@ -137,7 +131,7 @@ def test_it_is_what_the_rules_say_one_candidate_after_the_other(seed):
         (MiningSettings(negatives=4, last_rank=40), lambda pairs: teacher[pairs[:, 0], pairs[:, 1]]),
         (MiningSettings(last_rank=40, margin=Margin(absolute=0.1)), lambda pairs: teacher[pairs[:, 0], pairs[:, 1]]),
     ):
-        found = mine_negatives(ranked(scores, qrels, settings.last_rank), judged(qrels, texts), settings, judge)
+        found = mine_negatives(ranked(scores, qrels, settings.last_rank), records_of(qrels, texts), settings, judge)
         expected = by_hand(scores, qrels, texts, settings, None if judge is None else teacher)
         assert [[one.row for one in own] for own in found.negatives] == expected
         assert any(expected)
@@ -145,20 +139,12 @@ def test_it_is_what_the_rules_say_one_candidate_after_the_other(seed):
 
 @pytest.fixture(scope="module")
 def records():
-    draw = np.random.default_rng(0)
-    return RetrievalSet(
-        questions=tuple(f"question {n}" for n in range(QUESTIONS)),
-        candidates=tuple(f"text {n}" for n in range(CANDIDATES)),
-        qrels=tuple((int(row),) for row in draw.integers(0, CANDIDATES, QUESTIONS)),
-        question_ids=tuple(f"q{n}" for n in range(QUESTIONS)),
-        candidate_ids=tuple(f"d{n}" for n in range(CANDIDATES)),
-    )
+    qrels = np.random.default_rng(0).integers(0, CANDIDATES, (QUESTIONS, 1)).tolist()
+    return records_of(qrels, [f"text {n}" for n in range(CANDIDATES)], [f"question {n}" for n in range(QUESTIONS)])
 
 
 def encode(side, texts):
-    """A vector for each text, the same wherever the text stands."""
-    seeds = [[side == "question", *text.encode()] for text in texts]
-    return np.stack([np.random.default_rng(seed).normal(size=WIDTH) for seed in seeds]).astype(np.float32)
+    return embed(texts)
 
 
 def index_of(folder, ids, texts):
@@ -179,7 +165,7 @@ def test_an_index_of_the_same_candidates_gives_the_same_negatives(records, tmp_p
     order = np.random.default_rng(1).permutation(CANDIDATES)
     texts = [records.candidates[n] for n in order]
     snapshot = index_of(tmp_path / "index", [f"other{n}" for n in order], texts)
-    settings = MiningSettings(negatives=4, last_rank=9, margin=Margin(absolute=0.5))
+    settings = MiningSettings(negatives=4, last_rank=25, margin=Margin(absolute=0.1))
     memory = mine_negatives(rank_by_embeddings(encode, records, CANDIDATES), records, settings)
     grown, ranked = rank_by_index(encode, snapshot, records, CANDIDATES)
     assert grown == records
@@ -202,13 +188,8 @@ def test_documents_that_only_the_index_has_are_candidates_too(records, tmp_path)
 
 
 def test_bm25_ranks_what_shares_a_word():
-    records = RetrievalSet(
-        questions=("cats sleeping", "zebra"),
-        candidates=("dogs bark", "a cat sleeps", "the cat", "sleep", "zebras"),
-        qrels=((1,), (0, 4)),
-        question_ids=("q0", "q1"),
-        candidate_ids=tuple("abcde"),
-    )
+    texts = ("dogs bark", "a cat sleeps", "the cat", "sleep", "zebras")
+    records = records_of([(1,), (0, 4)], texts, ["cats sleeping", "zebra"])
     ranked = rank_by_bm25(records, 4)
     assert ranked.rows[0].tolist()[0] == 1
     assert set(ranked.rows[0].tolist()) == {1, 2, 3, -1}
@@ -219,10 +200,10 @@ def test_bm25_ranks_what_shares_a_word():
 
 def test_a_reranker_chooses_among_more_than_it_ranks():
     # BM25 ranks a shorter text higher.
-    records = judged([(0,)], ["cat" + " sleeps" * n for n in range(RERANKED + 5)], ["cat"])
-    ranked = rank_by_pairs(lambda *texts: lambda pairs: pairs[:, 1].astype(np.float32), records, 2)
+    records = records_of([(0,)], ["cat" + " sleeps" * n for n in range(RERANKED + 5)], ["cat"])
+    ranked = rank_by_pairs(lambda *texts: lambda pairs: 2 * pairs[:, 1].astype(np.float32), records, 2)
     best = [RERANKED - 1, RERANKED - 2]
-    assert (ranked.rows.tolist(), ranked.scores.tolist()) == ([best], [best])
+    assert (ranked.rows.tolist(), ranked.scores.tolist()) == ([best], [[2 * row for row in best]])
     assert ranked.lowest_right().tolist() == [0.0]
 
 
@@ -248,11 +229,11 @@ def test_strata_cover_all_scores_of_the_teacher():
         return teacher[pairs[:, 0], pairs[:, 1]]
 
     settings = MiningSettings(negatives=3)
-    mined = mine_negatives(ranked(base, qrels), judged(qrels, texts), settings, strata=score)
+    mined = mine_negatives(ranked(base, qrels), records_of(qrels, texts), settings, strata=score)
     # Question 0: the teacher's order is 3 5 7 | 8 9 1 | 4 2 6. Question 1: 9 8 7 | 6 5 4 | 3 2 0.
     assert [sorted(one.row for one in found) for found in mined.negatives] == [[2, 5, 9], [2, 5, 8]]
     assert all([one.rank for one in found] == sorted(one.rank for one in found) for found in mined.negatives)
-    best = mine_negatives(ranked(base, qrels), judged(qrels, texts), settings)
+    best = mine_negatives(ranked(base, qrels), records_of(qrels, texts), settings)
     assert [one.row for one in best.negatives[0]] == [1, 2, 3]
 
 
@@ -266,8 +247,8 @@ def test_strata_are_of_what_the_teacher_confirms_and_few_candidates_are_all_take
     # It confirms 3, 2 and 5, in this order.
     for negatives, expected in ((2, [3, 5]), (1, [2]), (9, [2, 3, 5])):
         settings = MiningSettings(negatives=negatives)
-        mined = mine_negatives(ranked(base, qrels), judged(qrels, texts), settings, score, strata=score)
+        mined = mine_negatives(ranked(base, qrels), records_of(qrels, texts), settings, score, strata=score)
         assert [one.row for one in mined.negatives[0]] == expected
         assert mined.dropped["teacher"] == 2
-    right_one = mine_negatives(ranked(base, qrels), judged(qrels, texts), MiningSettings(last_rank=1), strata=score)
+    right_one = mine_negatives(ranked(base, qrels), records_of(qrels, texts), MiningSettings(last_rank=1), strata=score)
     assert right_one.negatives == [[]]

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from small_beir import write_beir
 from small_index import make_index
 
 from endx_jax.data.formats import open_data
@@ -102,21 +103,16 @@ def test_rr_with_a_cutoff_breaks_ties_the_other_way_round(both):
 
 def write_folder(folder, *, graded: bool, shared: bool) -> dict[str, dict[str, int]]:
     """Writes a BEIR folder; returns its judgements, grades of 0 included."""
-    draw = np.random.default_rng(7)
-    (folder / "qrels").mkdir(parents=True)
+    draw, judged = np.random.default_rng(7), {}
     queries = [f"{n}" if shared else f"q{n}" for n in range(QUESTIONS)]
-    corpus = [json.dumps({"_id": f"{n}", "title": "", "text": f"text {n}"}) for n in range(CANDIDATES)]
-    (folder / "corpus.jsonl").write_text("\n".join(corpus))
-    asked = [json.dumps({"_id": name, "text": f"question {name}"}) for name in queries]
-    (folder / "queries.jsonl").write_text("\n".join(asked))
-    judged = {}
     for n, name in enumerate(queries):
         others = [c for c in draw.permutation(CANDIDATES).tolist() if c != n][: 2 + n % 5]
         grades = draw.integers(0, 4, len(others)) if graded else draw.integers(0, 2, len(others))
         grades[0] = 2 if graded else 1
         judged[name] = {str(c): int(grade) for c, grade in zip(others, grades, strict=True)}
-    lines = [f"{name}\t{c}\t{grade}" for name, own in judged.items() for c, grade in own.items()]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]))
+    corpus = {f"{n}": f"text {n}" for n in range(CANDIDATES)}
+    rows = [(name, c, grade) for name, own in judged.items() for c, grade in own.items()]
+    write_beir(folder, corpus, {name: f"question {name}" for name in queries}, test=rows)
     return judged
 
 

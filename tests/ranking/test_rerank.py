@@ -1,16 +1,15 @@
 import numpy as np
 import pytest
+from small_records import records_of
 
 from endx_jax.data.sets.documents import Document, FoundDocument
-from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.ranking.rerank import evaluate_pairs, rerank_answers
 
 Q, N = 5, 9
 DRAW = np.random.default_rng(0)
 FIRST = DRAW.integers(0, 4, (Q, N)).astype(np.float32)  # with ties
 PAIRS = DRAW.normal(size=(Q, N)).astype(np.float32)
-NAMES = [tuple(f"{side}{n}" for n in range(count)) for side, count in (("q", Q), ("c", N))]
-RECORDS = RetrievalSet(*NAMES, ((0,), (8,), (3, 5), (2,), (7,)), *NAMES)
+RECORDS = records_of([(0,), (8,), (3, 5), (2,), (7,)], [f"c{n}" for n in range(N)])
 
 
 def score(pairs):

@@ -132,26 +132,36 @@ def test_an_empty_search_returns_empty_arrays():
         asked, corpus = np.zeros((questions, 3)), np.zeros((count, 3), np.float32)
         for found in (top_k(asked, corpus, 5), Corpus(corpus).search(asked, 5)):
             assert found.scores.shape == found.rows.shape == (questions, min(5, count))
+            assert (found.scores.dtype, found.rows.dtype) == (np.float32, np.int32)
 
 
-def test_the_corpus_stays_on_the_host(small_tiles, monkeypatch):
+class Watched(np.ndarray):
+    """Candidates that call `read` when a block of them is read, to be sent to the devices."""
+
+    def __getitem__(self, rows):
+        self.read()
+        return np.asarray(self)[rows]
+
+
+def watched(candidates, read) -> Watched:
+    view = candidates.view(Watched)
+    view.read = read
+    return view
+
+
+def test_the_corpus_stays_on_the_host(small_tiles):
+    def on_devices():
+        return sum(array.nbytes for array in jax.live_arrays())
+
     def most_on_devices(count):
-        sizes, send = [], search.put
-
-        def place(array, sharding):
-            sent = send(array, sharding)
-            sizes.append(sum(array.nbytes for array in jax.live_arrays()) - others)
-            return sent
-
-        others = sum(array.nbytes for array in jax.live_arrays())
-        with monkeypatch.context() as patch:
-            patch.setattr(search, "put", place)
-            top_k(whole_numbers(9, 64), whole_numbers(count, 64), 5, mesh=devices(1), block=16)
-        assert len(sizes) == 1 + count // 16
+        sizes, others = [], on_devices()
+        candidates = watched(whole_numbers(count, 64), lambda: sizes.append(on_devices() - others))
+        top_k(whole_numbers(9, 64), candidates, 5, mesh=devices(1), block=16)
+        assert len(sizes) == count // 16
         return max(sizes)
 
-    # Two blocks, sixteen questions and two times the best: chunks of 16 rows of 5 scores, 5 ids and a flag.
-    assert most_on_devices(1600) == most_on_devices(160) <= 4 * 64 * (2 * 16 + 16) + 2 * 16 * 41
+    # A block beside the next one, sixteen questions, two times the best: chunks of 16 rows of 5 scores, ids and a flag.
+    assert most_on_devices(1600) == most_on_devices(160) <= 4 * 64 * (16 + 16) + 2 * 16 * 41
 
 
 def test_devices_speak_once_at_the_end():
@@ -190,21 +200,22 @@ def test_a_corpus_finds_what_sorting_all_scores_finds(small_blocks, resident):
     check_corpus(plain, candidates, where, counts=counts)
 
 
-def test_unchanged_blocks_are_not_sent_again(small_blocks, monkeypatch):
-    sent, put = [], search.put
-    monkeypatch.setattr(search, "put", lambda part, where: sent.append(part.ndim) or put(part, where))
-    candidates = whole_numbers(400, 3, seed=1)
-    before = Corpus(candidates[:300], None, np.ones(300, bool), block=128)
-    where = np.arange(400) != 5
-    assert sent.count(2) == 3
-    after = Corpus(candidates, None, where, block=128, before=before)
-    assert sent.count(2) == 3 + 2  # of the blocks 0, 128 and 256 the last was not full
-    check_corpus(after, candidates, where)
+def test_unchanged_blocks_are_not_sent_again(small_blocks):
+    candidates, where, sent = whole_numbers(400, 3, seed=1), np.arange(400) != 5, []
+
+    def made(count, where, blocks, before=None):
+        """A corpus that sends so many blocks and finds what it should."""
+        del sent[:]
+        of = watched(candidates[:count], lambda: sent.append(1))
+        corpus = Corpus(of, None, where, block=128, before=before)
+        assert len(sent) == blocks
+        check_corpus(corpus, candidates[:count], where)
+        return corpus
+
+    before = made(300, np.ones(300, bool), 3)
+    after = made(400, where, 2, before)  # of the blocks 0, 128 and 256 the last was not full
     check_corpus(before, candidates[:300], np.ones(300, bool))
-    del sent[:]
-    last = Corpus(candidates, None, ~where, block=128, before=after)
-    assert sent.count(2) == 0
-    check_corpus(last, candidates, ~where)
+    made(400, ~where, 0, after)
 
 
 def test_few_programs_are_compiled_and_what_is_larger_than_memory_does_not_fit(small_blocks):

@@ -2,8 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_index import embed
+from small_records import records_of
 
-from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.data.sets.records import Pools
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.ranking.evaluate import evaluate_scores
@@ -59,14 +61,11 @@ def test_blocks_of_candidates_on_any_number_of_devices_give_the_same_bits(option
     np.testing.assert_array_equal(found.ranks, alone.ranks)
 
 
-NAMES = [tuple(f"{side}{n}" for n in range(count)) for side, count in (("q", 6), ("c", 5))]
-RECORDS = RetrievalSet(*NAMES, ((0,), (0, 1), (0,), (2,), (2,), (3,)), *NAMES)
+RECORDS = records_of([(0,), (0, 1), (0,), (2,), (2,), (3,)], [f"c{n}" for n in range(5)])
 
 
 def encode(side, texts):
-    """A vector that depends on the text alone."""
-    seeds = [[side == "answer", int(text[1:])] for text in texts]
-    return np.stack([np.random.default_rng(seed).normal(size=8) for seed in seeds]).astype(np.float32)
+    return embed(texts)
 
 
 def test_every_pool_is_ranked_as_if_it_were_alone():

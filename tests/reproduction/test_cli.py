@@ -19,11 +19,14 @@ from tiny_bert import write_tiny_bert
         (["figure", "dong-figure5"], "did you mean"),
         (["figure", "dong-figure4", "--run=nowhere"], "--run=nowhere must be NAME=WORKDIR"),
         (["figure", "dong-figure4", "--run=a=nowhere"], "a: nowhere is no workdir of a run"),
-        (["layers", "--model=none", "--data=none", "--output=none"], "none"),
+        (["layers", "--model=none", "--data=none", "--output={folder}"], "none"),
+        (["table", "public"], "needs --data public=PATH"),
+        (["table", "public", "--data=public={pairs}"], "give a folder of BEIR folders"),
+        (["table", "public", "--data=public={folder}", "--budget=3"], "public has no --seeds and no --budget"),
     ],
 )
-def test_refusals_are_one_line(argv, expected, reproduce, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_refusals_are_one_line(argv, expected, reproduce, tmp_path, pairs_csv):
+    argv = [argument.format(folder=tmp_path, pairs=pairs_csv) for argument in argv]
     assert expected in reproduce(*argv, status=2).err
 
 

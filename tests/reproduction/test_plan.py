@@ -5,7 +5,6 @@ import pathlib
 import types
 
 import pytest
-from helpers import refused
 from made_runs import finish
 from refusals import check_refusal
 
@@ -75,14 +74,12 @@ def test_a_row_of_another_takes_its_runs():
 
 
 def test_what_is_missing_or_unknown_is_named():
-    for named, call, *given in (
-        ("needs --data msmarco=PATH", Options(OUT).place_of, "msmarco"),
-        ("needs --data squad=PATH", Options(OUT).place_of, "squad-folder"),
-        ("void when shortened", plan_of, ROWS["endx-table5/ENDX-without-q|q"], Options(OUT, budget=60)),
-        ("no shortened form", plan_of, ROWS["endx-table3/NQ/Dual-RNNs"], Options(OUT, budget=60)),
-        ("endx-table2 is 'Dual-GRU', .*Dual-GRUs", papers().tables["endx-table2"].chosen, ["Dual-GRU"]),
-    ):
-        refused(named, call, *given)
+    whole, short = Options(OUT), Options(OUT, budget=60)
+    check_refusal(lambda: whole.place_of("msmarco"), "needs --data msmarco=PATH")
+    check_refusal(lambda: whole.place_of("squad-folder"), "needs --data squad=PATH")
+    check_refusal(lambda: plan_of(ROWS["endx-table5/ENDX-without-q|q"], short), "void when shortened")
+    check_refusal(lambda: plan_of(ROWS["endx-table3/NQ/Dual-RNNs"], short), "no shortened form")
+    check_refusal(lambda: papers().tables["endx-table2"].chosen(["Dual-GRU"]), "endx-table2 is 'Dual-GRU'", "Dual-GRUs")
 
 
 def test_the_train_file_alone_is_taken_from_a_folder(tmp_path):

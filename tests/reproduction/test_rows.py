@@ -4,22 +4,22 @@ import json
 import shutil
 
 import pytest
-from helpers import written
+from helpers import times, written
 from small_squad import write_words
 
-from reproduction import layers, rows
+from reproduction import rows
 from reproduction.outcome import Outcome
 from reproduction.runs import Options
 from reproduction.tables import papers
 
 
-def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path, monkeypatch):
+def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path):
     vectors = write_words(squad / "words.txt")
     options = Options(tmp_path, data={"squad": str(squad)}, weights={"glove.840B.300d": str(vectors)})
     plain = rows.layers(papers().row("rr-table3/GloVe"), options)
-    monkeypatch.setattr(layers, "load", None)  # the second row finds what the first has left
+    (file,) = before = times(tmp_path / "layers")
     weighted = rows.layers(papers().row("rr-table4/GloVe with IDF"), options)
-    (file,) = (tmp_path / "layers").glob("*/layers.json")
+    assert times(tmp_path / "layers") == before  # the second row finds what the first has left
     systems = json.loads(file.read_text())["systems"]
     recalls = {name: system["test"]["metrics"]["recall@1"] for name, system in systems.items()}
     assert plain.values[0][0] == 100 * recalls["token table"]
@@ -45,32 +45,25 @@ def workdir(trained_workdir, tmp_path, monkeypatch):
     return workdir
 
 
-@pytest.fixture
-def once(monkeypatch):
-    """Calls a function twice, which does the costly part, by its name in `rows`, the first time only."""
-
-    def call(costly, function, *arguments):
-        calls, own = [], getattr(rows, costly)
-        monkeypatch.setattr(rows, costly, lambda *given, **more: calls.append(given) or own(*given, **more))
-        first = function(*arguments)
-        assert (function(*arguments), len(calls)) == (first, 1)
-        return first
-
-    return call
+def once(workdir, function, *arguments) -> tuple[float, ...]:
+    """Calls a function twice, which writes its results into the workdir the first time only; returns them."""
+    first, before = function(*arguments), times(workdir)
+    assert (function(*arguments), times(workdir)) == (first, before)
+    return first
 
 
-def test_a_run_ranks_the_few_once(workdir, squad, tmp_path, once):
+def test_a_run_ranks_the_few_once(workdir, squad, tmp_path):
     config = json.loads((workdir / "config.json").read_text())
     config["data"] |= {"path": str(squad), "pool": "answers"}
     (workdir / "config.json").write_text(json.dumps(config))
-    first = once("load", rows.few, papers().row("endx-table6/Dual-BERTs"), Options(tmp_path))
+    first = once(workdir, rows.few, papers().row("endx-table6/Dual-BERTs"), Options(tmp_path))
     assert len(first) == 3
     assert 0 < first[0] <= 100
 
 
-def test_a_run_is_ranked_once_on_data_that_it_has_not_seen(workdir, squad, tmp_path, once):
+def test_a_run_is_ranked_once_on_data_that_it_has_not_seen(workdir, squad, tmp_path):
     row = papers().row("endx-study-dev/GRU/ENDX")
-    first = once("load", rows.evaluated, row, Options(tmp_path, data={"squad": str(squad)}))
+    first = once(workdir, rows.evaluated, row, Options(tmp_path, data={"squad": str(squad)}))
     found = json.loads((workdir / "evaluation" / "squad" / "results.json").read_text())["evaluations"]
     assert [(entry["pool"], entry["questions"]) for entry in found] == [("answers", 80)] * 2  # BM25 and the run
     assert first == tuple(100 * found[1]["metrics"][name] for name in row.measures)
@@ -78,14 +71,15 @@ def test_a_run_is_ranked_once_on_data_that_it_has_not_seen(workdir, squad, tmp_p
     assert rows.interval(outcome, outcome) == dict.fromkeys(row.measures, (0.0, 0.0))
 
 
-def test_a_collection_is_encoded_once_and_answers_are_looked_for(workdir, tmp_path, once):
+def test_a_collection_is_encoded_once_and_answers_are_looked_for(workdir, tmp_path):
     passages = ["the mats of 0", "the mat of 1", "nothing here"]
     corpus = written(tmp_path / "passages.jsonl", [{"id": str(n), "text": text} for n, text in enumerate(passages)])
     questions = [{"question": "where is the cat 0", "answer": ["mats"]}, {"question": "where?", "answer": ["the sea"]}]
     asked = written(tmp_path / "asked.jsonl", questions)
     options = Options(tmp_path, data={"dpr-wikipedia": str(corpus), "dpr-nq-questions": str(asked)})
     # One of two questions, among the best five of three.
-    assert once("encode_corpus", rows.collection, papers().row("dong-table4/small/SDE"), options) == (50.0, 50.0, 50.0)
+    row = papers().row("dong-table4/small/SDE")
+    assert once(workdir, rows.collection, row, options) == (50.0, 50.0, 50.0)
 
 
 @pytest.mark.parametrize(("seeds", "expected"), [(2, {}), (3, {"interval": {"mrr": (0.0, 1.0)}})])

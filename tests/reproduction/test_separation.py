@@ -4,7 +4,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from helpers import refused
+from refusals import check_refusal
 
 from reproduction.separation import probe_accuracy, question_agreement, same_side_neighbours
 
@@ -68,7 +68,7 @@ def test_embeddings_of_a_diverged_model_are_refused():
     question, answer = clouds(8, 8, 16)
     for wrong in (np.nan, np.inf):
         answer[5, 3] = wrong
-        refused("not all finite", probe_accuracy, question, answer)
+        check_refusal(lambda: probe_accuracy(question, answer), "not all finite")
 
 
 def test_neighbours_by_hand():

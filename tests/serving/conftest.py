@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from helpers import Instead
 from http_server import Running, service_of
 
 from endx_jax.serving.settings import ServingSettings
@@ -38,28 +39,21 @@ def serve(service):
         running.stop()
 
 
-class Gated:
+class Gated(Instead):
     """A service whose batches wait until they are let through.
 
     Attributes:
-      service: the one that runs them.
       batches: the works of each that began.
       gate: an event.
     """
 
     def __init__(self, service):
-        self.service, self.batches, self.gate = service, [], threading.Event()
-        self.model, self.index, self.scores = service.model, service.index, service.scores
-
-    def preparations(self):
-        return ()
-
-    later_preparations = preparations
+        super().__init__(service, batches=[], gate=threading.Event(), preparations=list, later_preparations=list)
 
     def run(self, works):
         self.batches.append(works)
         assert self.gate.wait(20)
-        return self.service.run(works)
+        return self._original.run(works)
 
 
 @pytest.fixture

@@ -8,15 +8,13 @@ import urllib.parse
 import jax
 import numpy as np
 import pytest
-from http_server import Running, wait_for
+from http_server import Running, unprepared, wait_for
 from tiny_bert import write_usage
 
 from endx_jax import load
 from endx_jax.data.formats import document_files
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index import Index, write_index
-from endx_jax.inference import low_latency
-from endx_jax.serving.service import Service
 
 TEXTS = ["where is the cat 3", "", "the mat of 7"]
 DOCUMENTS = [*(f"the mat of {n}" for n in range(100)), "where is the cat 3"]
@@ -78,11 +76,13 @@ def test_answers_are_those_of_the_search(served, mode):
 def test_documents_are_added_found_replaced_and_deleted_and_that_lasts(served):
     text = "who sat in what? a dog!"
     new = {"id": "api/1 ü", "text": text, "metadata": {"source": "here", "page": 3, "old": False}}
+    new["questions"] = ["who hides under beds", "what purrs"]
     before = served.get("/info")[1]["documents"]
     assert served.post("/documents", {"documents": [new]}) == (201, {"ids": [new["id"]]})
-    _, content = served.post("/search", {"query": text, "k": 1, "mode": "bm25"})
-    assert {name: content["results"][0][name] for name in new} == new
-    assert content["documents"] == before + 1
+    for query in (text, new["questions"][1]):
+        _, content = served.post("/search", {"query": query, "k": 1, "mode": "bm25"})
+        assert {name: content["results"][0][name] for name in new} == new
+        assert content["documents"] == before + 1
     served.post("/documents", {"documents": [{**new, "text": "a mat"}]})
     _, content = served.post("/search", {"query": text, "k": 100, "mode": "dense"})
     assert [found["text"] for found in content["results"] if found["id"] == new["id"]] == ["a mat"]
@@ -105,21 +105,11 @@ def test_documents_with_odd_ids_can_be_read_and_deleted(served, identifier):
 
 def test_a_model_that_can_only_search_adds_no_documents(service, serve):
     student = dataclasses.replace(service.model, params=jax.tree.map(lambda x: x + 1, service.model.params))
-    other = Service(student, service.index)
-    other.preparations = other.later_preparations = lambda: []
-    status, content = serve(service=other).post("/documents", {"documents": [{"text": "x"}]})
+    status, content = serve(service=unprepared(student, service.index)).post(
+        "/documents", {"documents": [{"text": "x"}]}
+    )
     assert (status, content["error"]["code"]) == (409, "other_model")
     assert "use the former" in content["error"]["message"]
-
-
-@pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
-def test_a_document_is_found_by_its_known_questions(served, mode):
-    new = {"id": "known", "text": "the mat of 7", "metadata": {}, "questions": ["who hides under beds", "what purrs"]}
-    assert served.post("/documents", {"documents": [new]}) == (201, {"ids": ["known"]})
-    assert served.get("/documents/known") == (200, new)
-    _, content = served.post("/search", {"query": "who hides under beds", "mode": mode, "k": 1})
-    assert (content["results"][0]["id"], content["results"][0]["questions"]) == ("known", new["questions"])
-    assert served.ask("DELETE", "/documents/known")[0] == 200
 
 
 def test_a_long_text_is_split_into_passages_which_replace_each_other(served):
@@ -287,15 +277,10 @@ def test_a_long_text_is_cut_and_counted_as_by_encode(served):
 def prompted(tiny_bert, tmp_path_factory):
     """A server of a model with prompts, and an index of two documents."""
     folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
-    prompts = {"query": "who: ", "document": "what: "}
-    write_usage(folder, prompts=prompts)
+    write_usage(folder, prompts={"query": "who: ", "document": "what: "})
     model, documents = load(folder), [Document(str(n), text) for n, text in enumerate(TEXTS)]
     write_index(folder / "index.sqlite", model.encode_document(TEXTS), documents, metric="cosine", model={})
-    with pytest.MonkeyPatch.context() as fewer_programs:
-        fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
-        service = Service(model, Index(folder / "index.sqlite", model))
-    service.preparations = service.later_preparations = list  # compiles no programs but those that are asked for
-    running = Running(service)
+    running = Running(unprepared(model, Index(folder / "index.sqlite", model)))
     yield running
     running.stop()
 
@@ -311,10 +296,11 @@ def test_the_side_is_chosen_by_the_models_name_or_the_input_type(prompted, serve
 
 
 def test_a_passage_is_a_document(prompted):  # in NVIDIA's API
-    found = embeddings(prompted.post("/v1/embeddings", {"input": TEXTS, "input_type": "passage"}))
-    np.testing.assert_allclose(
-        found, prompted.service.model.encode_document(TEXTS, normalize_embeddings=True), atol=1e-6
+    found, expected = (
+        embeddings(prompted.post("/v1/embeddings", {"input": TEXTS, "input_type": name}))
+        for name in ("passage", "document")
     )
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -378,8 +364,7 @@ def test_documents_are_ranked_by_the_cross_encoder_if_there_is_one(service, serv
 
         return score
 
-    other = Service(service.model, service.index, pairs=pairs)
-    other.preparations = other.later_preparations = lambda: []
+    other = unprepared(service.model, service.index, pairs=pairs)
     documents = [*("x" * n for n in (3, 1, 2)), "cat " * 1024]
     _, content = serve(service=other).post("/v1/rerank", {"query": "why", "documents": documents})
     results = [(result["index"], result["relevance_score"]) for result in content["results"]]

@@ -3,10 +3,10 @@ import sqlite3
 import time
 
 import pytest
-from http_server import JSON, wait_for
+from helpers import Instead, raising
+from http_server import JSON, unprepared, wait_for
 
 from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
-from endx_jax.index import index_file
 
 DOCUMENTS = {"documents": [{"text": "new", "id": "errors"}]}
 FULL = "the server's disk is full: nothing was changed"
@@ -19,23 +19,25 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("failure", "status", "kind", "code", "message"), REFUSALS)
-def test_a_change_that_an_index_refuses_is_a_failure(served, monkeypatch, caplog, failure, status, kind, code, message):
-    def refuse(*args, **kwargs):
-        raise failure
-
-    with monkeypatch.context() as patch:
-        patch.setattr(served.service.index, "add", refuse)
-        found, content, headers = served.ask("POST", "/documents", b'{"documents": [{"text": "x"}]}', JSON)
+def test_a_change_that_an_index_refuses_is_a_failure(service, serve, caplog, failure, status, kind, code, message):
+    refusing = Instead(service.index, add=raising(failure))
+    running = serve(service=unprepared(service.model, refusing))
+    found, content, headers = running.ask("POST", "/documents", b'{"documents": [{"text": "x"}]}', JSON)
     assert (found, content["error"]) == (status, {"message": message, "type": kind, "param": None, "code": code})
     assert headers["Retry-After"] == ("1" if status == 503 else None)
     wait_for(lambda: str(failure) in caplog.text)
     assert "Traceback" not in caplog.text
-    assert served.post("/documents", DOCUMENTS)[0] == 201
-    assert served.ask("DELETE", "/documents/errors")[0] == 200
+    del refusing.add
+    check_changes(running)
 
 
-def test_a_lock_that_another_process_holds_refuses_changes_and_no_search(served, monkeypatch):
-    monkeypatch.setattr(index_file, "WAIT", 1.0)
+def check_changes(running) -> None:
+    """Adds a document and deletes it."""
+    assert running.post("/documents", DOCUMENTS)[0] == 201
+    assert running.ask("DELETE", "/documents/errors")[0] == 200
+
+
+def test_a_lock_that_another_process_holds_refuses_changes_and_no_search(served, short_wait):
     foreign = sqlite3.connect(served.service.index.path, isolation_level=None)
     foreign.execute("BEGIN EXCLUSIVE")
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -43,12 +45,11 @@ def test_a_lock_that_another_process_holds_refuses_changes_and_no_search(served,
         start = time.monotonic()
         while not change.done():
             assert served.post("/search", {"query": "the cat", "mode": "dense"})[0] == 200
-        assert 0.9 < time.monotonic() - start < 5
+        assert 0.9 * short_wait < time.monotonic() - start < 5
         status, content, headers = change.result()
     assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "in_use", "1")
     foreign.close()
-    assert served.post("/documents", DOCUMENTS)[0] == 201
-    assert served.ask("DELETE", "/documents/errors")[0] == 200
+    check_changes(served)
 
 
 def test_an_index_that_was_moved_away_refuses_changes_and_no_search(served, caplog):
@@ -62,5 +63,4 @@ def test_an_index_that_was_moved_away_refuses_changes_and_no_search(served, capl
     finally:
         away.rename(path)
     assert "Traceback" not in caplog.text
-    assert served.post("/documents", DOCUMENTS)[0] == 201
-    assert served.ask("DELETE", "/documents/errors")[0] == 200
+    check_changes(served)

@@ -1,13 +1,14 @@
 """Clients that do what they should not: each gets its status, and the server lives on."""
 
 import contextlib
+import io
 import json
 import threading
 
 import pytest
-from http_server import JSON, wait_for
+from helpers import Instead, Terminal
+from http_server import JSON, until_closed, wait_for
 
-from endx_jax.serving import app
 from endx_jax.serving.settings import Limits, ServingSettings
 
 QUESTION = json.dumps({"query": "where is the cat"}).encode()
@@ -16,15 +17,6 @@ QUESTION = json.dumps({"query": "where is the cat"}).encode()
 def head(running, length, path="/search", method="POST", more=""):
     lines = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{more}"
     return (lines + ("" if length is None else f"Content-Length: {length}\r\n") + "\r\n").encode()
-
-
-def read_all(connection):
-    """What comes until the server closes the connection."""
-    parts = []
-    with contextlib.suppress(ConnectionResetError):
-        while part := connection.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
 
 
 def assert_alive(running):
@@ -56,7 +48,7 @@ def test_bytes_are_counted_where_no_length_is_given(served, kind, status, caplog
             for _ in range(50):
                 connection.sendall(chunk)
             connection.sendall(b"0\r\n\r\n")
-        assert read_all(connection).startswith(b"HTTP/1.1 %s " % status)
+        assert until_closed(connection)[1].startswith(b"HTTP/1.1 %s " % status)
     assert_alive(served)
     assert "Error in ASGI" not in caplog.text
 
@@ -64,7 +56,7 @@ def test_bytes_are_counted_where_no_length_is_given(served, kind, status, caplog
 def test_bytes_that_are_not_http_are_refused(served):
     with served.connect() as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
-        assert read_all(connection).startswith(b"HTTP/1.1 400 ")
+        assert until_closed(connection)[1].startswith(b"HTTP/1.1 400 ")
     assert_alive(served)
 
 
@@ -107,28 +99,26 @@ def test_a_full_queue_tells_clients_to_come_again(serve, gated):
     assert_alive(running)
 
 
-@pytest.mark.parametrize("at_terminal", [True, False])
-def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated, capsys, monkeypatch, at_terminal):
-    monkeypatch.setattr(app, "showing_progress", lambda: at_terminal)
+@pytest.mark.parametrize("screen", [Terminal(), io.StringIO()])
+def test_before_it_is_ready_it_is_alive_and_says_when_to_come(serve, gated, screen):
     steps = [("the first", lambda: None), ("the second", lambda: gated.gate.wait(20))]
     gated.preparations = lambda: steps
-    running = serve(service=gated, ready=False)
-    assert running.get("/healthz")[0] == 200
-    assert running.get("/readyz") == (503, {"status": "warming up"})
-    status, content, headers = running.ask("POST", "/search", QUESTION, JSON)
-    assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "not_ready", "1")
-    gated.gate.set()
-    wait_for(lambda: running.get("/readyz")[0] == 200)
-    printed, bar = capsys.readouterr().err, ("getting ready", "0/2", "the first", "1/2", "the second")
-    assert [part in printed for part in bar] == [at_terminal] * len(bar)
+    with contextlib.redirect_stderr(screen):
+        running = serve(service=gated, ready=False)
+        assert running.get("/healthz")[0] == 200
+        assert running.get("/readyz") == (503, {"status": "warming up"})
+        status, content, headers = running.ask("POST", "/search", QUESTION, JSON)
+        assert (status, content["error"]["code"], headers["Retry-After"]) == (503, "not_ready", "1")
+        gated.gate.set()
+        wait_for(lambda: running.get("/readyz")[0] == 200)
+    bar = ("getting ready", "0/2", "the first", "1/2", "the second")
+    assert [part in screen.getvalue() for part in bar] == [screen.isatty()] * len(bar)
 
 
-def test_it_answers_while_further_programs_are_compiled(serve, service, monkeypatch):
+def test_it_answers_while_further_programs_are_compiled(serve, service):
     gate, done = threading.Event(), []
     steps = [lambda: gate.wait(20), lambda: done.append("last")]
-    monkeypatch.setattr(service, "preparations", list, raising=False)
-    monkeypatch.setattr(service, "later_preparations", lambda: steps, raising=False)
-    running = serve(service=service)
+    running = serve(service=Instead(service, preparations=list, later_preparations=lambda: steps))
     assert running.post("/search", QUESTION)[0] == 200  # during the first step
     assert not done
     gate.set()
@@ -145,16 +135,20 @@ def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):
         with pytest.raises(ConnectionRefusedError):
             wait_for(lambda: running.connect().close())
         gated.gate.set()
-        assert read_all(asked).startswith(b"HTTP/1.1 200 ")
+        assert until_closed(asked)[1].startswith(b"HTTP/1.1 200 ")
         stopping.join(10)
 
 
-def test_a_failure_affects_its_own_request_only(serve, gated, monkeypatch, caplog):
-    gated.gate.set()
-    running = serve(service=gated)
-    with monkeypatch.context() as broken:
-        broken.setattr(gated.service, "run", lambda works: 1 / 0)
-        status, content = running.post("/search", QUESTION)
+def test_a_failure_affects_its_own_request_only(serve, service, caplog):
+    failures = [ZeroDivisionError]
+
+    def run(works):
+        if failures:
+            raise failures.pop()
+        return service.run(works)
+
+    running = serve(service=Instead(service, run=run, preparations=list, later_preparations=list))
+    status, content = running.post("/search", QUESTION)
     assert (status, content["error"]["type"]) == (500, "server_error")
     wait_for(lambda: "ZeroDivisionError" in caplog.text)
     assert_alive(running)

@@ -9,9 +9,9 @@ import threading
 import time
 
 import pytest
-from http_server import Running, wait_for
+from http_server import Running, until_closed, wait_for
 
-from endx_jax.serving import middleware, server
+from endx_jax.serving import middleware
 from endx_jax.serving.settings import Limits, ServingSettings
 
 LIMITS = Limits(max_seconds=0.4)
@@ -30,20 +30,6 @@ UPGRADE = f"GET /healthz HTTP/1.1\r\n{HOST}Connection: Upgrade, HTTP2-Settings\r
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch):
     monkeypatch.setattr(middleware, "LINGER", 0.3)
-
-
-def held(connection, drip=b"0"):
-    """Sends a byte every 20 ms until the server closes the connection; the seconds that took, and what came."""
-    start, parts = time.monotonic(), []
-    connection.settimeout(0.02)
-    with contextlib.suppress(ConnectionError):
-        while time.monotonic() - start < 5:
-            connection.sendall(drip)
-            with contextlib.suppress(TimeoutError):
-                parts.append(connection.recv(65536))
-                if not parts[-1]:
-                    break
-    return time.monotonic() - start, b"".join(parts)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +67,7 @@ CUT_OFF += [
 def test_a_client_that_is_slow_or_speaks_another_protocol_is_cut_off(impatient, begin, drip, answer):
     with impatient.connect() as connection:
         connection.sendall(begin)
-        seconds, received = held(connection, drip)
+        seconds, received = until_closed(connection, drip)
     assert re.match(b"HTTP/1.1 " * bool(answer) + answer, received, re.DOTALL)
     assert seconds < 2
 
@@ -99,13 +85,13 @@ def test_the_length_of_headers_is_limited(serve):
     with running.connect() as connection:
         with contextlib.suppress(ConnectionError):
             connection.sendall(PAGE[:-2] + 200 * (b"X-More: " + b"x" * 992 + b"\r\n"))
-        assert held(connection, b"")[1][:12] in (b"", b"HTTP/1.1 431")
+        assert until_closed(connection)[1][:12] in (b"", b"HTTP/1.1 431")
 
 
 def test_a_few_requests_that_are_sent_ahead_are_answered_in_order(impatient):
     with impatient.connect() as connection:
         connection.sendall(ASK + f"GET /nowhere HTTP/1.1\r\n{HOST}{TOKEN}\r\n".encode() + ASK)
-        answer = held(connection, b"")[1]
+        answer = until_closed(connection)[1]
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
 
 
@@ -118,9 +104,8 @@ def test_a_burst_of_connections_is_taken_while_the_event_loop_is_busy(serve):
             connections.enter_context(socket.create_connection(("127.0.0.1", running.port), 2))
 
 
-def test_requests_that_outlast_the_grace_period_are_cut_off(serve, gated, monkeypatch, caplog):
-    monkeypatch.setattr(server, "GRACE", 0.3)
-    running = serve(service=gated)
+def test_requests_that_outlast_the_grace_period_are_cut_off(serve, gated, caplog):
+    running = serve(service=gated, grace=0.3)
     with running.connect() as asked, running.connect() as slow:
         asked.sendall(ASK)
         wait_for(lambda: len(gated.batches) == 1)
@@ -128,19 +113,18 @@ def test_requests_that_outlast_the_grace_period_are_cut_off(serve, gated, monkey
         start = time.monotonic()
         running.stop()
         assert time.monotonic() - start < 4
-        assert held(asked, b"")[1][:12] in (b"", b"HTTP/1.1 500")
+        assert until_closed(asked)[1][:12] in (b"", b"HTTP/1.1 500")
 
 
-def test_requests_that_do_not_end_before_the_grace_period_does_are_refused(serve, gated, monkeypatch):
-    monkeypatch.setattr(server, "REFUSED_AFTER", 0.1)
-    running = serve(service=gated)
+def test_requests_that_do_not_end_before_the_grace_period_does_are_refused(serve, gated):
+    running = serve(service=gated, refused_after=0.1)
     with running.connect() as computed, running.connect() as waiting:
         for connection in (computed, waiting):
             connection.sendall(ASK)
             wait_for(lambda: len(gated.batches) == 1)
         running.stop()
         for connection in (computed, waiting):
-            answer = held(connection, b"")[1]
+            answer = until_closed(connection)[1]
             assert answer[:12] == b"HTTP/1.1 503"
             assert b"retry-after" in answer
             assert b"the server is stopping" in answer
@@ -150,7 +134,7 @@ def test_requests_that_do_not_end_before_the_grace_period_does_are_refused(serve
 def test_head_is_answered_as_get_without_a_body(served, path):
     with served.connect() as connection:
         connection.sendall(f"HEAD {path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n".encode())
-        head, _, body = held(connection, b"")[1].partition(b"\r\n\r\n")
+        head, _, body = until_closed(connection)[1].partition(b"\r\n\r\n")
     assert (head[:12], body) == (b"HTTP/1.1 200", b"")
 
 

@@ -2,10 +2,11 @@ import functools
 
 import numpy as np
 import pytest
+from helpers import Instead
 
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
-from endx_jax.serving.service import EncodeJob, SearchJob, search_result, truncate_width
+from endx_jax.serving.service import EncodeJob, SearchJob, Service, search_result, truncate_width
 
 TEXTS = ["where is the cat 3", "the mat of 7"]
 
@@ -27,10 +28,15 @@ def test_works_of_all_kinds_are_done_in_one_batch(service):
     assert results[5] is False
 
 
-def test_a_question_is_searched_as_deep_as_alone(service, monkeypatch):
-    depths, search = [], service.index.search
-    monkeypatch.setattr(service.index, "search", lambda *args, **kw: depths.append(args[1]) or search(*args, **kw))
-    service.run([SearchJob(TEXTS[0], k, "hybrid") for k in (1, 500, 2, 100)])
+def test_a_question_is_searched_as_deep_as_alone(service):
+    depths = []
+
+    def search(questions, k, **options):
+        depths.append(k)
+        return service.index.search(questions, k, **options)
+
+    noting = Service(service.model, Instead(service.index, search=search))
+    noting.run([SearchJob(TEXTS[0], k, "hybrid") for k in (1, 500, 2, 100)])
     assert depths == [100, 500]
 
 

@@ -51,9 +51,9 @@ class SlowClient:
 
 def slow_down(seed: int) -> None:
     draw = random.Random(seed)
-    for place in ((os, "replace"), (os, "rename"), (shutil, "rmtree"), (checkpoints, "hash_files")):
-        setattr(*place, slow(place[1], draw, getattr(*place)))
-    for place in ((checkpoints, "write_bytes"), (checkpoints, "remove"), (buckets.Mirror, "upload")):
+    places = [(os, "replace"), (os, "rename"), (shutil, "rmtree"), (buckets.Mirror, "upload")]
+    places += [(checkpoints, name) for name in ("hash_files", "write_bytes", "remove")]
+    for place in places:
         setattr(*place, slow(place[1], draw, getattr(*place)))
     client = SlowClient(multihost.get_jax_distributed_client(), draw)
     agreement.client = lambda: client

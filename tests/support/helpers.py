@@ -2,9 +2,13 @@
 
 import contextlib
 import functools
+import io
 import json
+import os
 import pathlib
+import traceback
 import types
+import warnings
 from collections.abc import Sequence
 
 import jax
@@ -146,6 +150,53 @@ def written(path: pathlib.Path, contents: str | bytes | Sequence[dict]) -> pathl
         contents = "".join(json.dumps(row) + "\n" for row in contents)
     path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
     return path
+
+
+def write_files(root: pathlib.Path, files: dict[str, str]) -> pathlib.Path:
+    """Writes files of text by their paths in a folder; returns the folder."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def status_of_fork(function) -> int:
+    """Calls a function in a forked process; returns its exit status, which is 1 after an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other threads are not needed there
+        child = os.fork()
+    if not child:
+        try:
+            function()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+class Terminal(io.StringIO):
+    """A stream in place of a terminal: `with contextlib.redirect_stderr(Terminal()) as screen`."""
+
+    def isatty(self):
+        return True
+
+
+class Instead:
+    """An object with other attributes in place of some of its own."""
+
+    def __init__(self, original, **attributes):
+        self._original = original
+        vars(self).update(attributes)
+
+    def __getattr__(self, name):
+        return getattr(self._original, name)
+
+    def __len__(self):
+        return len(self._original)
+
+    def __contains__(self, item):
+        return item in self._original
 
 
 class Lazily(dict):

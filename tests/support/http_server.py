@@ -25,11 +25,22 @@ JSON = {"Content-Type": "application/json"}
 
 def service_of(workdir, folder):
     """The model of a workdir and a copy of its index in a folder, which tests may change, with few programs."""
-    path = shutil.copy(workdir / workdirs.INDEX, folder)
     model = load(workdir)
-    with pytest.MonkeyPatch.context() as fewer_programs:
-        fewer_programs.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
-        return Service(model, Index(path, model))
+    return few_programs(model, Index(shutil.copy(workdir / workdirs.INDEX, folder), model))
+
+
+def few_programs(model, index) -> Service:
+    """A service that compiles few programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(low_latency.PROGRAMS, "cpu", low_latency.Programs(rows=(4, 1), tokens=1024, call=24))
+        return Service(model, index)
+
+
+def unprepared(model, index, **more) -> Service:
+    """A service that compiles no programs but those that are asked for."""
+    service = Service(model, index, **more)
+    service.preparations = service.later_preparations = list
+    return service
 
 
 class Running:
@@ -43,12 +54,12 @@ class Running:
       thread: where that runs.
     """
 
-    def __init__(self, service, settings=ServingSettings(), ready=True):  # noqa: B008
+    def __init__(self, service, settings=ServingSettings(), ready=True, **times):  # noqa: B008
         bound = bind("127.0.0.1", 0)
         self.port, self.service = bound.getsockname()[1], service
         self.url = f"http://127.0.0.1:{self.port}"
         self.loop, self._stopped = new_event_loop(), asyncio.Event()
-        serving = serve(make_app(service, settings), bound, settings.limits, self._stopped.wait)
+        serving = serve(make_app(service, settings), bound, settings.limits, self._stopped.wait, **times)
         self.thread = threading.Thread(target=self.loop.run_until_complete, args=[serving])
         self.thread.start()
         wait_for(lambda: self._answers() >= (200 if ready else 100), 60)
@@ -96,3 +107,17 @@ def wait_for(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.01)
+
+
+def until_closed(connection, drip=b"") -> tuple[float, bytes]:
+    """Sends a byte every 20 ms until the server closes the connection; the seconds that took, and what came."""
+    start, parts = time.monotonic(), []
+    connection.settimeout(0.02)
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() - start < 20:
+            connection.sendall(drip)
+            with contextlib.suppress(TimeoutError):
+                parts.append(connection.recv(65536))
+                if not parts[-1]:
+                    break
+    return time.monotonic() - start, b"".join(parts)

@@ -17,7 +17,7 @@ from helpers import logged_losses
 
 import endx_jax
 from endx_jax.errors import Disagreement, EndxError, RunInterrupted
-from endx_jax.parallel import agreement
+from endx_jax.parallel import agreement, environment
 
 
 class Store:
@@ -46,7 +46,6 @@ def as_processes(monkeypatch, function: Callable[[int], Any], count: int = 2) ->
     this, store = threading.local(), Store()
     with monkeypatch.context() as patch:
         patch.setattr(agreement, "client", lambda: store)
-        patch.setattr(agreement, "is_primary", lambda: this.index == 0)
         patch.setattr(agreement, "_key", lambda name: f"{name}/{this.calls.update([name]) or this.calls[name]}")
         patch.setattr(jax.distributed, "is_initialized", lambda: True)
         patch.setattr(jax, "process_index", lambda: this.index)
@@ -63,11 +62,23 @@ def as_processes(monkeypatch, function: Callable[[int], Any], count: int = 2) ->
             return [*threads.map(act, range(count))]
 
 
+def start_program(program: str, *arguments: str, count: int = 2, **variables: str) -> list[subprocess.Popen]:
+    """Starts processes of a program's text, which find each other if there are several."""
+    shared = os.environ | {"JAX_PLATFORMS": "cpu"} | variables
+    if count > 1:
+        shared |= {environment.COORDINATOR: f"localhost:{free_port()}", environment.COUNT: str(count)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [
+        subprocess.Popen([sys.executable, "-c", program, *arguments], env=shared | {environment.INDEX: str(n)}, **pipes)
+        for n in range(count)
+    ]
+
+
 def start(url, workdir, home, *seed, **variables):
     """Starts a process that shares no folder with others but the compilation cache."""
     home.mkdir(exist_ok=True)
     program = pathlib.Path(__file__).parent / "bucket_process.py"
-    environment = os.environ | {
+    own = os.environ | {
         "HOME": str(home),
         "TMPDIR": str(home),
         "XDG_CACHE_HOME": str(home / "cache"),
@@ -80,7 +91,7 @@ def start(url, workdir, home, *seed, **variables):
     }
     command = [sys.executable, str(program), url, workdir, *map(str, seed)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, env=environment, cwd=home, **pipes)
+    return subprocess.Popen(command, env=own, cwd=home, **pipes)
 
 
 def start_all(count, url, workdir, home, seeds=()):

@@ -13,8 +13,9 @@ from tiny_bert import sizes, vocabulary, write_tokenizer
 from endx_jax import pretrained
 from endx_jax.batch import Tokens
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.encoders.architecture import Architecture
 from endx_jax.encoders.llama import QWEN3
-from endx_jax.encoders.t5 import T5, T5Config
+from endx_jax.encoders.t5 import T5
 from endx_jax.inference import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.tower import TokenEmbedder, Tower
@@ -27,37 +28,36 @@ from endx_jax.settings import from_mapping
 TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?", "who is in the mat " * 20, "x"]
 
 
-def write_tiny_t5(folder: pathlib.Path) -> pathlib.Path:
-    """Writes a T5 encoder with the tiny BERT's tokenizer."""
+def write_encoder(folder: pathlib.Path, family: Architecture, config: dict, seed: int = 0) -> pathlib.Path:
+    """Writes an encoder with random weights, and the tiny BERT's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"model_type": "t5", "vocab_size": len(vocabulary()), "pad_token_id": 0, "tie_word_embeddings": False}
-    config |= {"feed_forward_proj": "gated-gelu", "d_model": 16, "num_layers": 2, "num_heads": 2, "d_kv": 4, "d_ff": 24}
+    config = {"vocab_size": len(vocabulary())} | config
     (folder / "config.json").write_text(json.dumps(config))
-    shape = T5Config.from_hugging_face(config)
-    tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), T5.encoder(shape))
-    tokens = Tokens(np.zeros((1, 2), np.int32), np.ones((1, 2), bool))
-    params = random_params(tower, tokens)
-    save_file(to_theirs(params, T5.rules(shape, paths(params))), folder / "model.safetensors")
+    shape = family.config.from_hugging_face(config)
+    tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), family.encoder(shape))
+    params = random_params(tower, Tokens(np.zeros((1, 2), np.int32), np.ones((1, 2), bool)), seed=seed)
+    save_file(to_theirs(params, family.rules(shape, paths(params))), folder / "model.safetensors")
     write_tokenizer(folder)
     return folder
 
 
+def write_tiny_t5(folder: pathlib.Path, **config) -> pathlib.Path:
+    """Writes a T5 encoder with the tiny BERT's tokenizer."""
+    about = {"model_type": "t5", "pad_token_id": 0, "tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}
+    about |= {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_kv": 4, "d_ff": 24}
+    return write_encoder(folder, T5, about | config)
+
+
 def write_tiny_qwen3(folder: pathlib.Path, seed: int = 0, **config) -> pathlib.Path:
     """Writes a causal Qwen3 with the tiny BERT's tokenizer, whose texts end with [SEP], the token that is pooled."""
-    pooling = folder / "1_Pooling"
-    pooling.mkdir(parents=True, exist_ok=True)
-    about = {"model_type": "qwen3", "vocab_size": len(vocabulary())}
-    config = about | sizes(32, 2, 4, 48, positions=64, num_key_value_heads=2, head_dim=8) | config
-    (folder / "config.json").write_text(json.dumps(config))
-    shape = QWEN3.config.from_hugging_face(config)
-    tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), QWEN3.encoder(shape))
-    params = random_params(tower, Tokens(np.zeros((1, 2), np.int32), np.ones((1, 2), bool)), seed=seed)
-    save_file(to_theirs(params, QWEN3.rules(shape, paths(params))), folder / "model.safetensors")
+    about = {"model_type": "qwen3"} | sizes(32, 2, 4, 48, positions=64, num_key_value_heads=2, head_dim=8)
+    write_encoder(folder, QWEN3, about | config, seed)
     modules = {"": "Transformer", "1_Pooling": "Pooling"}
     listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules.items()]
     (folder / "modules.json").write_text(json.dumps(listed))
-    (pooling / "config.json").write_text(json.dumps({"embedding_dimension": shape.width, "pooling_mode": "lasttoken"}))
-    write_tokenizer(folder)
+    (folder / "1_Pooling").mkdir()
+    pooling = {"embedding_dimension": (about | config)["hidden_size"], "pooling_mode": "lasttoken"}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     names = folder / "tokenizer_config.json"
     names.write_text(json.dumps(json.loads(names.read_text()) | {"eos_token": "[SEP]"}))
     return folder

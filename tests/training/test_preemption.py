@@ -7,10 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 
 import pytest
-from helpers import raising
+from helpers import raising, status_of_fork
 
 from endx_jax.errors import INTERRUPTED, TRY_AGAIN, RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh
@@ -100,11 +99,12 @@ def test_a_forked_process_has_the_signals_that_it_had_without_a_run():
         return [signal.getsignal(number) for number in preemption.NAMES], signal.set_wakeup_fd(-1)
 
     before = state()
-    with Preemption(WORKDIR), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # other threads are not needed here
-        if not (child := os.fork()):
-            os._exit(state() != before)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def check():
+        assert state() == before
+
+    with Preemption(WORKDIR):
+        assert status_of_fork(check) == 0
         assert state() != before
 
 

@@ -1,11 +1,7 @@
 """A checkpoint is the same whatever writes it and whatever reads it: real processes, each with virtual devices."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from fake_buckets import free_port
+from several_processes import start_program
 
 # Draws a state, of which every process makes its part; reads a checkpoint and compares; writes the next one.
 PROGRAM = """
@@ -53,14 +49,7 @@ all_gather(0, "done")
 
 def run(workdir, step: int, processes: int, devices: int) -> None:
     """Reads and writes as so many processes with so many devices each."""
-    address, started = f"localhost:{free_port()}", []
-    for index in range(processes):
-        environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-        if processes > 1:
-            environment |= {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes)}
-            environment |= {"JAX_PROCESS_ID": str(index)}
-        command = [sys.executable, "-c", PROGRAM, str(workdir), str(step)]
-        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    started = start_program(PROGRAM, str(workdir), str(step), count=processes, JAX_NUM_CPU_DEVICES=str(devices))
     outputs = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0] * processes
     assert [("equal" in output) for output in outputs] == [step > 0] * processes
