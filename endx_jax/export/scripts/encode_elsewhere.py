@@ -50,7 +50,7 @@ def main(kind: str, folder: str, place: pathlib.Path) -> None:
     embeddings: dict = encode(kind, folder, **json.loads((place / "asked.json").read_text("utf-8")))
     if "endx_jax" in sys.modules:
         raise RuntimeError("the export imported endx_jax, which it must not need")
-    np.savez(place / "embeddings.npz", **embeddings)  # type: ignore[arg-type]  # of `allow_pickle`
+    np.savez(place / "embeddings.npz", **embeddings)
     versions = {name: importlib.metadata.version(name) for name in RUNTIMES[kind]}
     (place / "versions.json").write_text(json.dumps(versions))
 
