@@ -234,12 +234,20 @@ def _read_yaml(path: str) -> object:
     """Returns the lists, objects and texts of a YAML file; all its scalars are texts, and tags make no objects."""
     import yaml
 
+    class Loader(yaml.BaseLoader):
+        def compose_node(self, parent, index):
+            if self.check_event(yaml.AliasEvent):  # a few lines of them can stand for a billion texts
+                raise yaml.MarkedYAMLError(
+                    problem="an alias, which is not read", problem_mark=self.peek_event().start_mark
+                )
+            return super().compose_node(parent, index)
+
     with _opened(path) as file:
         contents = file.read(MOST_YAML + 1)
     if len(contents) > MOST_YAML:
         raise EndxError(f"{path}: larger than {MOST_YAML:,} bytes; write JSON")
     try:
-        return yaml.load(_decode(contents, path), yaml.BaseLoader)
+        return yaml.load(_decode(contents, path), Loader)
     except (yaml.YAMLError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         place = f", line {mark.line + 1}" if mark else ""

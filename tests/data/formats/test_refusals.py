@@ -147,6 +147,7 @@ ROWS = [
     row("x.yml", "- question: q\n  answer:\n", "x.yml: [0]: 'answer' is empty"),
     row("x.yml", "conversations:\n- - q\n  - a\n", "no list of objects", "write objects"),
     row("x.yml", "#" * 2_000_001, "2,000,000 bytes"),
+    row("x.yml", "- question: &a q\n  answer: *a\n", "line 2", "an alias, which is not read"),
     # Files that are no text.
     row("x.csv", b"", "the file is empty"),
     row("x.csv.gz", gzip.compress(b"", mtime=0), "the file is empty"),
