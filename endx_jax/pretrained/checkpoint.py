@@ -5,7 +5,7 @@ import functools
 import pathlib
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import jax
 import numpy as np
@@ -105,7 +105,6 @@ class PretrainedEncoder:
         """
         architecture, config = self.architecture, self.config
         tensors = modernise(open_tensors(self.folder), architecture.prefixes, architecture.older_spellings)
-        _check_depth(tensors, architecture, config, self.folder)
         shapes = shapes_of(architecture, config)
         rules = [*architecture.rules(config, shapes)]
         params = to_ours(tensors, rules, shapes, where=self.folder)
@@ -197,17 +196,6 @@ def architecture_of(hugging_face: dict, where: object) -> Architecture:
             f"{', '.join(ARCHITECTURES)}"
         )
     return ARCHITECTURES[kind]
-
-
-def _check_depth(tensors: Mapping, architecture: Architecture, config: EncoderConfig, where: object) -> None:
-    """Raises EndxError unless the weights have the last layer; the shapes of all layers take seconds for a thousand."""
-    template = architecture.names(config).layer
-    last = template.format(n=0 if config.shared_layers else config.layers - 1) if template else ""
-    if not any(f"{last}." in name for name in tensors):
-        raise EndxError(
-            f"{where}: the weights have no tensor {last!r}.*, but config.json has {config.layers:,} layers; check that "
-            "it belongs to this model"
-        )
 
 
 def _check_all_read(
