@@ -17,9 +17,9 @@ from endx_jax.data.sets.splits import take
 from endx_jax.data.settings import PARAGRAPHS, DataSettings
 from endx_jax.data.sources import read_splits
 from endx_jax.errors import EndxError
-from endx_jax.export.towers import Towers
+from endx_jax.export.towers import plain
 from endx_jax.files import write_text
-from endx_jax.inference import load
+from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.metrics.ranking import RECALLS
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
@@ -61,11 +61,11 @@ def measure_layers(model: str, data: str, folder: pathlib.Path) -> dict:
         sets = {HELD_OUT: take(splits.validation, HELD_OUT_QUESTIONS), TEST: splits.test}
         for part, records in sets.items():
             say(f"{part}: {len(records.questions):,} questions, {len(records.candidates):,} candidates of {data}")
-        towers = Towers.of(load(model))
-        names = layer_names(towers.dual_encoder.question)
+        loaded = plain(load(model))
+        names = layer_names(loaded.encoder.model.question)
         systems: dict[str, dict] = {}
         for part, records in sets.items():
-            pooled = pool_texts(towers, records)
+            pooled = pool_texts(loaded, records)
             for weighting, suffix in enumerate(WEIGHTINGS):
                 of_layers = [[side[:, weighting, layer] for side in pooled] for layer in range(len(names))]
                 found = dict(zip(names, of_layers, strict=True))
@@ -141,22 +141,22 @@ def pool_layers(model: DualEncoder, params: dict, side: str, tokens: Tokens) -> 
     return jnp.stack([plain, jnp.stack([mean(layer * weights, tokens.mask) for layer in layers], axis=1)], axis=1)
 
 
-def pool_texts(towers: Towers, records: RetrievalSet) -> tuple[np.ndarray, np.ndarray]:
+def pool_texts(loaded: EmbeddingModel, records: RetrievalSet) -> tuple[np.ndarray, np.ndarray]:
     """Pools questions and candidates in every layer, without and with the IDFs of these texts: [Q|N, 2, K, W]."""
+    given = loaded.encoder.model
     weighted = {
         side: tower.clone(token_weights=TokenWeights(tower.token_embedder.vocab_size), head=None, layer_weights=None)
         for side in SIDES
-        for tower in [towers.dual_encoder.tower(side)]
+        for tower in [given.tower(side)]
     }
     texts = {"question": records.questions, "answer": records.candidates}
     sizes = {side: tower.token_embedder.vocab_size for side, tower in weighted.items()}
-    idf = idf_of_sides(texts, towers.processors, sizes)
+    idf = idf_of_sides(texts, loaded.encoder.processors, sizes)
     params = {
-        side: towers.dual_encoder.tower_params(towers.params, side) | {"token_weights": {"weight": idf[side]}}
-        for side in SIDES
+        side: given.tower_params(loaded.params, side) | {"token_weights": {"weight": idf[side]}} for side in SIDES
     }
-    model = dataclasses.replace(towers.dual_encoder, question=weighted["question"], answer=weighted["answer"])
+    model = dataclasses.replace(given, question=weighted["question"], answer=weighted["answer"])
     mesh = make_mesh(MeshSettings(), jax.local_devices())
-    encoder = TextEncoder(model, towers.processors, mesh, part=lambda *given: pool_layers(model, *given))
+    encoder = TextEncoder(model, loaded.encoder.processors, mesh, part=lambda *given: pool_layers(model, *given))
     question, answer = (encoder(params, side, texts[side], progress=showing_progress()) for side in SIDES)
     return question, answer

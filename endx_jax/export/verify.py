@@ -88,7 +88,7 @@ def verify(kind: str, folder: pathlib.Path, model: EmbeddingModel, tolerance: fl
     texts = sample_texts(model.source.workdir)
     # Prompts for texts of neither side, by name; None stands for the default prompt.
     named = kind == "sentence-transformers" and one_tower(model) and not model.by_token
-    prompts = {None: model.default_prompt, **model.named_prompts} if named else {}
+    prompts: dict = {None: model.default_prompt, **model.named_prompts} if named else {}
     expected = reference(model, texts, prompts)
     exported, versions = encoded_elsewhere(kind, folder, texts, [*prompts])
     differences = {

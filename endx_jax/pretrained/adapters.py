@@ -148,7 +148,8 @@ def read_adapter(
     params: dict[str, np.ndarray] = {}
     for module, ours in modules.items():
         count = len(ours)
-        parts = _split(*(np.asarray(matrices[module][name]) for name in ("lora_A", "lora_B")), count, settings.rank)
+        a_of_all, b_of_all = (np.asarray(matrices[module][name]) for name in ("lora_A", "lora_B"))
+        parts = _split(a_of_all, b_of_all, count, settings.rank)
         if parts is None:
             raise EndxError(
                 f"{file}: {module} holds {count} layers, whose adapters another library has mixed: "

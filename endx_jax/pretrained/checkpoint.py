@@ -6,6 +6,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Collection
+from typing import Any
 
 import jax
 import numpy as np
@@ -227,8 +228,8 @@ def shapes_of(architecture: Architecture, config: EncoderConfig) -> dict[str, tu
     fewer = {"layers": count, "layer_kinds": kinds[:count]} if kinds else {}
     encoder = architecture.encoder(dataclasses.replace(config, **fewer))
     tower = Tower(TokenEmbedder(config.vocab_size, config.table_width), encoder)
-    tokens = Tokens(*(jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (np.int32, bool)))
-    groups = dict(jax.eval_shape(tower.init, jax.eval_shape(jax.random.key, 0), tokens)["params"])
+    arrays: Any = [jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (np.int32, bool)]
+    groups = dict(jax.eval_shape(tower.init, jax.eval_shape(jax.random.key, 0), Tokens(*arrays))["params"])
     if kinds and not config.shared_layers:
         drawn = groups["encoder"]
         groups["encoder"] = drawn | {f"layers_{n}": drawn[f"layers_{first[kind]}"] for n, kind in enumerate(kinds)}

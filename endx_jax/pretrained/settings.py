@@ -65,7 +65,7 @@ class ModelSettings:
     pooling: str = key(
         "",
         "Pooling over tokens. Empty: the pretrained folder's, else mean.",
-        choices=collections.ChainMap({MULTI_HOP: None}, POOLINGS),
+        choices=collections.ChainMap({MULTI_HOP: None}, POOLINGS),  # type: ignore[arg-type]
     )
     multi_hop: MultiHopSettings = dataclasses.field(default_factory=MultiHopSettings)
     tokens: TokenSettings = dataclasses.field(default_factory=TokenSettings)
