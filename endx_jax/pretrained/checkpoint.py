@@ -5,7 +5,8 @@ import functools
 import pathlib
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from typing import Any
 
 import jax
 import numpy as np
@@ -105,7 +106,6 @@ class PretrainedEncoder:
         """
         architecture, config = self.architecture, self.config
         tensors = modernise(open_tensors(self.folder), architecture.prefixes, architecture.older_spellings)
-        _check_depth(tensors, architecture, config, self.folder)
         shapes = shapes_of(architecture, config)
         rules = [*architecture.rules(config, shapes)]
         params = to_ours(tensors, rules, shapes, where=self.folder)
@@ -199,17 +199,6 @@ def architecture_of(hugging_face: dict, where: object) -> Architecture:
     return ARCHITECTURES[kind]
 
 
-def _check_depth(tensors: Mapping, architecture: Architecture, config: EncoderConfig, where: object) -> None:
-    """Raises EndxError unless the weights have the last layer; the shapes of all layers take seconds for a thousand."""
-    template = architecture.names(config).layer
-    last = template.format(n=0 if config.shared_layers else config.layers - 1) if template else ""
-    if not any(f"{last}." in name for name in tensors):
-        raise EndxError(
-            f"{where}: the weights have no tensor {last!r}.*, but config.json has {config.layers:,} layers; check that "
-            "it belongs to this model"
-        )
-
-
 def _check_all_read(
     tensors: Collection[str], rules: Collection[TensorRule], architecture: Architecture, where: object
 ) -> None:
@@ -239,8 +228,8 @@ def shapes_of(architecture: Architecture, config: EncoderConfig) -> dict[str, tu
     fewer = {"layers": count, "layer_kinds": kinds[:count]} if kinds else {}
     encoder = architecture.encoder(dataclasses.replace(config, **fewer))
     tower = Tower(TokenEmbedder(config.vocab_size, config.table_width), encoder)
-    tokens = Tokens(*(jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (np.int32, bool)))
-    groups = dict(jax.eval_shape(tower.init, jax.eval_shape(jax.random.key, 0), tokens)["params"])
+    arrays: Any = [jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (np.int32, bool)]
+    groups = dict(jax.eval_shape(tower.init, jax.eval_shape(jax.random.key, 0), Tokens(*arrays))["params"])
     if kinds and not config.shared_layers:
         drawn = groups["encoder"]
         groups["encoder"] = drawn | {f"layers_{n}": drawn[f"layers_{first[kind]}"] for n, kind in enumerate(kinds)}

@@ -53,7 +53,7 @@ def static_folder(name: str) -> pathlib.Path | None:
         model2vec and sentence-transformers' StaticEmbedding write them; or `glove-6b-50d`.
     """
     path = expanded(name)
-    if is_word_vectors(path):
+    if path.name.endswith(ENDINGS) and path.is_file():
         return cached_folder([path], lambda folder: write_words(folder, *read_word_vectors(path)))
     table = _token_vectors(path)
     if table is not None:
@@ -229,11 +229,6 @@ def _write_glove(folder: pathlib.Path, data: pathlib.Path) -> None:
 
     words = pyarrow.parquet.read_table(data / "glove_6B_index.parquet")["index"].to_pylist()
     write_words(folder, words, np.load(data / "glove_6B_50d_emb.npy"))
-
-
-def is_word_vectors(path: pathlib.Path) -> bool:
-    """Returns true if a file exists and is named like word vectors."""
-    return path.name.endswith(ENDINGS) and path.is_file()
 
 
 def read_word_vectors(path: pathlib.Path) -> tuple[list[str], np.ndarray]:

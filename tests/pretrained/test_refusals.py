@@ -152,7 +152,7 @@ CONFIGS = [
     ({"hidden_size": 2**24, "num_attention_heads": 1}, "embeddings.word_embeddings.weight shape config.json"),
     ({"intermediate_size": 2**24}, "encoder.layer.0.intermediate.dense.weight shape config.json"),
     ({"max_position_embeddings": 2**24}, "embeddings.position_embeddings.weight shape config.json"),
-    ({"num_hidden_layers": 1_000}, "no tensor 'encoder.layer.999'"),
+    ({"num_hidden_layers": 1_000}, "no tensor 'encoder.layer.1. they lack"),
     # Contents of the file.
     (b"{", "config.json, column 2 JSON"),
     (b"", "config.json, column 1 JSON"),
