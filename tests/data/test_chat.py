@@ -34,9 +34,9 @@ def test_a_request_is_one_of_the_api(path):
     assert body == {"model": "m", "n": 1, "messages": [{"role": "user", "content": "passage 1"}]}
 
 
-def test_without_a_key_none_is_sent(tmp_path, monkeypatch):
+def test_without_a_key_none_is_sent(tmp_path, variables):
     with ChatServer() as server:
-        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        variables(NETRC=str(tmp_path / "netrc"))
         (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hidden\n")
         client(server, key="").ask("passage 1")
     assert "Authorization" not in server.seen[0][1]

@@ -176,7 +176,7 @@ def test_modules_after_token_vectors_and_prompts_are_those_of_sentence_transform
             np.testing.assert_allclose(found, reference.encode_query(["the cat", "mat"]), atol=1e-6)
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, variables):
     (tmp_path / "cache").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    variables(XDG_CACHE_HOME=str(tmp_path / "cache"))
     refused("set XDG_CACHE_HOME to a writable folder", static_folder, str(write_glove(tmp_path / "v.txt")))
