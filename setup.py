@@ -25,6 +25,7 @@ DEPENDENCIES = [
     "orbax-checkpoint>=0.11.26",
     "py3langid>=0.4",
     "PyStemmer>=3.0",
+    "PyYAML>=6.0.1",
     "regex>=2024.11.6",
     "requests>=2.32.3",
     "safetensors>=0.6.1",

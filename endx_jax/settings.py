@@ -36,7 +36,7 @@ def key(
 
     Args:
       default: default value, which is always valid.
-      doc: description, with unit and source; the choices are appended.
+      doc: description, with unit and source; several choices are appended.
       choices: valid strings, also for the items of a tuple; empty: all. Those of a mapping may grow.
       changes_results: false if it affects only cost, logging or paths. A resumed run may change such settings.
       auto: value with which a run chooses another one when it starts, which its config.json records.
@@ -51,7 +51,7 @@ def key(
       >>> Settings(), dataclasses.fields(Settings)[0].metadata["doc"]
       (Settings(margin=0.2), 'Margin between cosines.')
     """
-    doc += f" One of {', '.join(choices)}." if choices else ""
+    doc += f" One of {', '.join(choices)}." if len(choices) > 1 else ""
     about = {"doc": doc, "choices": choices, "bounds": bounds, "changes_results": changes_results, "auto": auto}
     return dataclasses.field(default=default, metadata=about)
 
@@ -77,7 +77,8 @@ def check_bounds(settings, where: str) -> None:
 
 def _check_value(field: dataclasses.Field, value, name: str) -> None:
     """Raises EndxError unless a value of a field is its default, or is valid as `key` declares."""
-    default, choices, bounds = field.default, field.metadata.get("choices"), field.metadata.get("bounds", {})
+    default: Any = field.default
+    choices, bounds = field.metadata.get("choices"), field.metadata.get("bounds", {})
     for item in () if value == default else value if isinstance(value, tuple) else (value,):
         if choices:
             check_choice(name, item, tuple(dict.fromkeys((*([default] if isinstance(default, str) else []), *choices))))

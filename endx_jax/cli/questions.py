@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from endx_jax import json_files
 from endx_jax.cli.answers import NamedQuestion
@@ -26,15 +26,14 @@ def read_questions(path: str) -> list[NamedQuestion]:
       EndxError: the file can't be read or has no questions, a question is not valid, or two have the same id.
     """
     name, found = ("standard input", None) if path == "-" else (path, open_data(path, otherwise=tables.LINES))
-    rows: Iterable[tuple[int, str, NamedQuestion]]
     if found and tables.names_columns(found.place, SEARCHED, QUESTION_ID):
-        read = row_files.read_rows(found.path)
-        rows = ((number, where, _of_object(row, number, where)) for number, where, row in read)
+        rows = row_files.read_rows(found.path)
     else:
         lines = text_files.lines(found.path) if found else text_files.stream_lines(sys.stdin.buffer, name)
-        rows = _of_lines(lines, name)
+        rows = _rows(lines, name)
     questions: dict[str, tuple[str, NamedQuestion]] = {}
-    for _, where, question in rows:
+    for number, where, row in rows:
+        question = _question(row, number, where)
         if question.id in questions:
             raise EndxError(f"{where}: {questions[question.id][0]} has the same id {question.id[:100]!r}")
         questions[question.id] = where, question
@@ -43,7 +42,8 @@ def read_questions(path: str) -> list[NamedQuestion]:
     return [question for _, question in questions.values()]
 
 
-def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str, NamedQuestion]]:
+def _rows(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str, dict]]:
+    """Yields the rows of lines that are no table; the first one decides what all are."""
     objects = ids = None
     for number, line in lines:
         if not (line := line.strip()):
@@ -51,22 +51,19 @@ def _of_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int
         if objects is None:
             objects, ids = line.startswith("{"), re.fullmatch(r"\S+\t[^\t]+", line)
         where = f"{name}, line {number}"
-        if objects:
-            yield number, where, _of_object(json_files.parse(line, where, dict), number, where)
-        elif ids:
-            identifier, *texts = line.split("\t")
-            if len(texts) != 1:
-                raise EndxError(f"{where}: {1 + len(texts)} tab-separated columns where the first line has two")
-            yield number, where, NamedQuestion(identifier, json_files.as_text(texts[0], where))
-        else:
-            yield number, where, NamedQuestion(str(number), json_files.as_text(line, where))
+        texts = line.split("\t") if ids else [line]
+        if ids and len(texts) != 2:
+            raise EndxError(f"{where}: {len(texts)} tab-separated columns where the first line has two")
+        row = {"question": texts[-1]} | ({"id": texts[0]} if ids else {})
+        yield number, where, json_files.parse(line, where, dict) if objects else row
 
 
-def _of_object(fields: dict, number: int, where: str) -> NamedQuestion:
-    key, name = (next(iter(find(side, fields)), "") for side in (SEARCHED, QUESTION_ID))
+def _question(row: Mapping, number: int, where: str) -> NamedQuestion:
+    """Returns the question of a row; without an id, its number is the id."""
+    key, name = (next(iter(find(side, row)), "") for side in (SEARCHED, QUESTION_ID))
     if not key:
         names = " or ".join(repr(name) for (name,) in NAMES[SEARCHED])
-        raise EndxError(f"{where} needs a question in {names}, not in {json_files.format_names(fields)}")
-    text = json_files.as_text(fields[key], f"{where}: {key!r}")
-    identifier = json_files.identifier(fields.get(name, number), f"{where}: the id")
+        raise EndxError(f"{where} needs a question in {names}, not in {json_files.format_names(row)}")
+    text = json_files.as_text(row[key], f"{where}: {key!r}")
+    identifier = json_files.identifier(row.get(name, number), f"{where}: the id")
     return NamedQuestion(json_files.as_text(identifier, f"{where}: the id"), text)

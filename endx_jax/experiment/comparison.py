@@ -140,8 +140,6 @@ def read_per_question(run: pathlib.Path, system: str = "trained", pool: str = ""
     Raises:
       EndxError: there is no such file, or it is damaged.
     """
-    if run.is_file():
-        return _read(run, str(run), None)
     if SETS in (results := json_files.read_optional(run / RESULTS)):
         return _read_suite(run, json_files.list_at(results, SETS, str(run / RESULTS)), system, pool)
     return _read(*_located(run, system, pool))
@@ -159,7 +157,7 @@ def read_pair(
     if not judgements and not any(map(_is_trec_run, runs)):
         first, second = (read_per_question(run, system, pool) for run, system in pairs)
         return first, second, []
-    located = [(run, str(run)) if run.is_file() else _located(run, system, pool)[:2] for run, system in pairs]
+    located = [_located(run, system, pool)[:2] for run, system in pairs]
     beside = [file.parent / QRELS for file, _ in located if (file.parent / QRELS).is_file()]
     if not (judgements := judgements or next(iter(beside), None)):
         raise EndxError(f"{runs[0]} and {runs[1]} are TREC runs; name the file of right candidates by qrels=FILE")
@@ -202,7 +200,9 @@ def _unmatched(name: str, run: Mapping[str, Mapping], right: Mapping[str, Mappin
 
 
 def _located(run: pathlib.Path, system: str, pool: str) -> tuple[pathlib.Path, str, int | None]:
-    """Returns the file of a system's results in a run, the name of both, and the number of candidates."""
+    """Returns the file of a system's results, which `run` may be itself, its name, and the number of candidates."""
+    if run.is_file():
+        return run, str(run), None
     if not run.is_dir():
         raise EndxError(f"{run}: no such file or folder")
     sizes = _sizes(run / RESULTS)
@@ -272,14 +272,14 @@ def compare_systems(first: SystemResults, second: SystemResults, *, clustered: b
         raise EndxError(f"{first.name} and {second.name} have no common metric: evaluate both again")
     row_of = {name: row for row, name in enumerate(second.question_ids)}
     order = [row_of[name] for name in first.question_ids]
-    values = first.columns(metrics), second.columns(metrics)[order]
+    before, after = first.columns(metrics), second.columns(metrics)[order]
     sizes, sets = [*first.sets.values()], {}
     ends = np.cumsum([0, *sizes]).tolist()
     for name, part in zip(first.sets, map(slice, ends, ends[1:]), strict=True):
         of_set = _clusters(first.groups[part], first.answers[part]) if clustered else ()
-        sets[name] = _rows(metrics, values[0][part], values[1][part], of_set)
+        sets[name] = _rows(metrics, before[part], after[part], of_set)
     clusters = first.clusters if clustered else ()
-    rows = _rows(metrics, *values, clusters, sizes)
+    rows = _rows(metrics, before, after, clusters, sizes)
     return Comparison(first.name, second.name, len(order), rows, sets, len(set(clusters)))
 
 

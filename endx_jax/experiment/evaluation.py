@@ -14,7 +14,6 @@ from endx_jax.buckets import uploading
 from endx_jax.data.formats import Data
 from endx_jax.data.formats.answer_strings import ANSWERS, read_answered
 from endx_jax.data.sets.documents import asked_documents
-from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.data.sets.records import Pools, known_questions
 from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
@@ -106,8 +105,8 @@ def rank_set(
     agreement.check_equal(lambda: {f"set {dataset}": records.sha256})
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
     hybrid = stored_hybrid(model.name, cosine=model.cosine, language=records.text_language)
-    about: dict[str, Any] = {"dataset": dataset, "split": split, "hybrid": hybrid}
-    results, (dense,) = report(pools, {system: model.ranked}, reverse=reverse, **about)
+    systems = {system: model.ranked}
+    results, (dense,) = report(pools, systems, reverse=reverse, dataset=dataset, split=split, hybrid=hybrid)
     if reranker:
         load_scores, name, top = reranker
         score = load_scores(records.questions, records.candidates)
@@ -143,26 +142,19 @@ def evaluate_index(
     path: FolderOrName, model: FolderOrName | None, data: Data, settings: DataSettings, home: pathlib.Path | None
 ) -> IndexResults:
     """Ranks all documents of an index for questions whose right documents or answer strings are given."""
-    data = data.with_options(split=data.split)
-    questions: Judgements | list[Example]
-    if data.format is ANSWERS:
-        questions = read_answered(data.path)
-    elif data.format.judgements:
-        questions = data.judgements()
-    else:
-        questions = read_pools(data, settings).primary.judgements
-    index = open_index(path, model)
+    data, index = data.with_options(split=data.split), open_index(path, model)
     if home:
         check_writable(home, "output")
-    snapshot = index.snapshot
+    snapshot, judged = index.snapshot, None
     require(len(snapshot) > 0, f"{index.path} has no documents")
-    judged = None
-    if isinstance(questions, Judgements):
-        ids, texts, judged = list(questions.ids), list(questions.texts), find_rows(snapshot, questions)
-        rank = functools.partial(evaluate_judged, snapshot, judged, depth=DEPTH)
+    if data.format is ANSWERS:
+        answered = read_answered(data.path)
+        ids, texts = [question.id for question in answered], [question.question for question in answered]
+        rank = functools.partial(evaluate_answered, snapshot, answered)
     else:
-        ids, texts = [question.id for question in questions], [question.question for question in questions]
-        rank = functools.partial(evaluate_answered, snapshot, questions)
+        questions = data.judgements() if data.format.judgements else read_pools(data, settings).primary.judgements
+        ids, texts, judged = [*questions.ids], [*questions.texts], find_rows(snapshot, questions)
+        rank = functools.partial(evaluate_judged, snapshot, judged, depth=DEPTH)
     by_text = ", without their known questions" if snapshot.known else ""
     say(f"evaluating {len(texts):,} questions against {len(snapshot):,} documents of {index.path}{by_text}")
     keep_programs()

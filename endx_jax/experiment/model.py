@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import hashlib
-import os
+import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -197,7 +197,7 @@ def with_remat(model: DualEncoder, remat: str) -> DualEncoder:
 
 def read_sources(
     settings: Settings,
-    folders: Mapping[str, Any] | None = None,
+    folders: Mapping[str, pathlib.Path] | None = None,
     readers: Sequence[Callable] = (pretrained.load_encoder, pretrained.load_tokens),
 ) -> dict[str, pretrained.PretrainedEncoder]:
     """Reads the descriptions of the pretrained encoders by side.
@@ -211,12 +211,12 @@ def read_sources(
       EndxError: an encoder is missing or not supported.
     """
     given, read = settings.model, functools.cache(readers[bool(settings.model.encoder)])
-    names = folders or {"question": given.pretrained, "answer": given.answer_pretrained or given.pretrained}
-    return {side: read(os.fspath(name)) for side, name in names.items()}
+    names = given.pretrained, given.answer_pretrained or given.pretrained
+    return {side: read(str(folders[side] if folders else name)) for side, name in zip(SIDES, names, strict=True)}
 
 
 def read_encoders(
-    settings: Settings, folders: Mapping[str, Any] | None = None
+    settings: Settings, folders: Mapping[str, pathlib.Path] | None = None
 ) -> tuple[dict[str, pretrained.PretrainedEncoder], dict[str, TextProcessor]]:
     """Reads the descriptions of the pretrained encoders and the text processors by side.
 

@@ -348,12 +348,8 @@ def _report(
         say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
     else:
         say(f"no test questions, so nothing is ranked; to do so: endx evaluate --workdir={run.workdir} --data=FILE")
-    about: dict[str, Any] = {
-        "dataset": settings.data.test_path or settings.data.path,
-        "split": "test",
-        "hybrid": served and served.hybrid,
-    }
-    results, _ = report(test, {}, reverse=settings.evaluation.reverse, **about)
+    dataset, hybrid = settings.data.test_path or settings.data.path, served and served.hybrid
+    results, _ = report(test, {}, reverse=settings.evaluation.reverse, dataset=dataset, split="test", hybrid=hybrid)
     towers = served.towers if served else {}
     dense = None
     if primary.questions:

@@ -53,7 +53,12 @@ def export(
     exported = plain(model)
     if truncate_dim is not None:
         require(not model.by_token, "--truncate-dim needs a model with one vector for each text")
-        _check_truncation(kind, truncate_dim, exported.width)
+        require(
+            kind == sentence_transformers.NAME,
+            f"--truncate-dim needs --format={sentence_transformers.NAME}; truncate embeddings of an export to {kind} "
+            "where you use them",
+        )
+        check_range("--truncate-dim", truncate_dim, 1, exported.width)
     with staging_folder(output) as fresh:
         FORMATS[kind](fresh, exported)
         write_text(fresh / "README.md", card_text(subject_of(exported, model.name), kind))
@@ -86,15 +91,6 @@ def subject_of(model: EmbeddingModel, loaded_from: str) -> Subject:
         workdir=model.source.workdir,
         by_token=model.by_token,
     )
-
-
-def _check_truncation(kind: str, truncate_dim: int, width: int) -> None:
-    if kind != sentence_transformers.NAME:
-        raise EndxError(
-            f"--truncate-dim needs --format={sentence_transformers.NAME}; truncate embeddings of an export to {kind} "
-            "where you use them"
-        )
-    check_range("--truncate-dim", truncate_dim, 1, width)
 
 
 def _failed(output: pathlib.Path) -> pathlib.Path:

@@ -143,7 +143,7 @@ class Writer:
 
     def _pooling(self, folder: pathlib.Path, side: str) -> None:
         width = self.model.source.encoders[side].config.width
-        mode = _theirs(THEIR_POOLINGS, self.pooling, "pooling")
+        mode = THEIR_POOLINGS[self.pooling]
         config = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": True}
         write_json(folder / "config.json", config)
 
@@ -159,7 +159,7 @@ class Writer:
             "in_features": pooled,
             "out_features": width,
             "bias": "bias" in params,
-            "activation_function": _theirs(THEIR_FUNCTIONS, function, "projection function"),
+            "activation_function": THEIR_FUNCTIONS[function],
             **self._over,
         }
         write_json(folder / "config.json", config)
@@ -189,11 +189,6 @@ class Writer:
 def write_sentence_transformers(folder: pathlib.Path, model: EmbeddingModel) -> None:
     """Writes a model of `export.towers.plain` into `folder`."""
     Writer(folder, model, pooling(model)).write()
-
-
-def _theirs(names: dict[str, str], ours: str, what: str) -> str:
-    require(ours in names, f"the format {NAME} has no {what} {ours!r}: use --format=stablehlo")
-    return names[ours]
 
 
 def truncate(folder: pathlib.Path, width: int) -> None:

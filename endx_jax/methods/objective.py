@@ -1,6 +1,5 @@
 """Base class of the objectives: functions (params, batch, rng, step) -> (loss, metrics)."""
 
-import abc
 import dataclasses
 from typing import Any
 
@@ -36,11 +35,12 @@ class Embeddings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective(abc.ABC):
+class Objective:
     """A method's loss as a function of parameters and a global batch.
 
     The parameter tree holds the towers under `dual_encoder`; `init` of a method adds its own entries. A step calls
-    `embed` on chunks of rows in parallel, and then `loss` on the embeddings of the whole batch.
+    `embed` on chunks of rows in parallel, and then `loss` on the embeddings of the whole batch. A method defines
+    `loss`, or `retrieval_loss`, which `loss` calls with the rows of each device.
 
     Attributes:
       model: the towers.
@@ -113,9 +113,8 @@ class Objective(abc.ABC):
         question, answer, hard = self.model.of_sides(self.model.encode, towers, sides, batch.packing)
         return Embeddings(question, answer, jax.tree.map(lambda x: x.reshape(size, count, *x.shape[1:]), hard))
 
-    @abc.abstractmethod
     def loss(self, params: dict, embedded: Any, batch: Any, keys: Array, step: Array) -> LossAndMetrics:
-        """Computes the loss and metrics from the embeddings of a global batch.
+        """Computes the loss and metrics from the embeddings of a global batch, by default by `retrieval_loss`.
 
         Args:
           params: parameters of this objective.
@@ -124,6 +123,19 @@ class Objective(abc.ABC):
           keys: PRNG keys [B], one for each example.
           step: int32 scalar.
         """
+        del keys, step
+        learned, rows = self.learned(params), (embedded, loss_arrays(batch))
+        loss, metrics = self.execution.reduce_rows(self.retrieval_loss, learned, rows)
+        return loss, metrics | learned
+
+    def learned(self, params: dict) -> dict[str, Array]:
+        """Returns the scalars that `retrieval_loss` takes and the log shows, such as the temperature."""
+        del params
+        return {}
+
+    def retrieval_loss(self, learned: dict[str, Array], rows: tuple[Any, dict[str, Any]], axis_name=None) -> Any:
+        """Computes the loss and its metrics from `learned` and rows of the batch: embeddings and `loss_arrays`."""
+        raise NotImplementedError
 
 
 def known_ids(batch: Batch) -> dict[str, Array]:
@@ -132,6 +144,11 @@ def known_ids(batch: Batch) -> dict[str, Array]:
     if batch.hard_negatives is not None:
         ids["hard_negative_ids"] = batch.hard_negative_ids
     return ids
+
+
+def loss_arrays(batch: Batch) -> dict[str, Any]:
+    """Returns the arrays of a batch that a loss takes beside embeddings, by its argument names."""
+    return known_ids(batch) | dict(batch.extra)
 
 
 def tokens_of_rows(rows: tuple[Any, Array]) -> Array:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
-from endx_jax.settings import check_choice, require
+from endx_jax.settings import check_choice
 
 Array = jax.Array
 LOG = logging.getLogger("endx_jax")
 
+# Not float16, whose largest number, 65,504, hidden layers exceed, and which CPUs do not multiply faster.
 FLOAT32, BFLOAT16, AUTO = PRODUCT_DTYPES = ("float32", "bfloat16", "auto")
 # Flags in /proc/cpuinfo of CPUs with instructions for bfloat16 products.
 INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
@@ -28,13 +29,6 @@ CPU_INFO = pathlib.Path("/proc/cpuinfo")
 _requested: contextvars.ContextVar[str | None] = contextvars.ContextVar("product_dtype", default=None)
 
 _product = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
-
-
-def check_product_dtype(where: str, name: str) -> None:
-    """Raises EndxError, which begins with `where`, unless `name` is one of `PRODUCT_DTYPES`."""
-    reason = "hidden layers exceed its largest number, 65,504, and CPUs do not multiply it faster"
-    require(name != "float16", f"{where} is float16: {reason}; set it to bfloat16, float32 or auto")
-    check_choice(where, name, PRODUCT_DTYPES)
 
 
 def multiplies_bfloat16() -> bool:
@@ -56,7 +50,7 @@ def set_product_dtype(name: str) -> None:
     Args:
       name: one of `PRODUCT_DTYPES`.
     """
-    check_product_dtype("product_dtype", name)
+    check_choice("product_dtype", name, PRODUCT_DTYPES)
     _requested.set(name)
 
 

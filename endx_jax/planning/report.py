@@ -124,11 +124,9 @@ def _work(plan: Plan) -> str:
     ]
     if plan.missing:
         rows.append(("at the peak", size(work.expected), "estimated from shapes"))
-    widths = [max(len(row[n]) for row in rows) for n in range(2)]
-    lines = [f"  {a.ljust(widths[0])}  {b.rjust(widths[1])}  {c}" for a, b, c in rows]
     teraflop = float(f"{work.model_flops / 1e12:.3g}")
     computed = f"each device computes {teraflop:,g} TFLOP of the model in matrix products a step"
-    return "\n".join(["each device holds", *lines, computed])
+    return "\n".join(["each device holds", columns(rows), computed])
 
 
 def _compiled(plan: Plan, compiled: Compiled) -> str:

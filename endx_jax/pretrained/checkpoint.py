@@ -11,12 +11,12 @@ import jax
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.batch import Tokens
 from endx_jax.encoders import ARCHITECTURES, Architecture, EncoderConfig
 from endx_jax.encoders.architecture import TensorRule
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import ReadKeys, check_keys
-from endx_jax.models.layout import Padded
-from endx_jax.models.tower import TokenEmbedder
+from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import ADAPTER, Head, Usage, read_heads, read_usage
 from endx_jax.pretrained.weights import modernise, open_tensors, paths, to_ours
@@ -236,17 +236,11 @@ def shapes_of(architecture: Architecture, config: EncoderConfig) -> dict[str, tu
     kinds = getattr(config, "kinds", ())
     first = {kind: kinds.index(kind) for kind in kinds}
     count = 1 + max(first.values(), default=-1)
-    embedder = TokenEmbedder(config.vocab_size, config.table_width)
     fewer = {"layers": count, "layer_kinds": kinds[:count]} if kinds else {}
     encoder = architecture.encoder(dataclasses.replace(config, **fewer))
-    key = jax.eval_shape(jax.random.key, 0)
-    embedded = jax.ShapeDtypeStruct((1, 1, config.table_width), np.float32)
-    layout = jax.eval_shape(Padded, jax.ShapeDtypeStruct((1, 1), bool))
-    expected = {
-        "token_embedder": jax.eval_shape(embedder.init, key, jax.ShapeDtypeStruct((1, 1), np.int32)),
-        "encoder": jax.eval_shape(encoder.init, key, embedded, layout),
-    }
-    groups = {group: drawn["params"] for group, drawn in expected.items() if drawn}
+    tower = Tower(TokenEmbedder(config.vocab_size, config.table_width), encoder)
+    tokens = Tokens(*(jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (np.int32, bool)))
+    groups = dict(jax.eval_shape(tower.init, jax.eval_shape(jax.random.key, 0), tokens)["params"])
     if kinds and not config.shared_layers:
         drawn = groups["encoder"]
         groups["encoder"] = drawn | {f"layers_{n}": drawn[f"layers_{first[kind]}"] for n, kind in enumerate(kinds)}

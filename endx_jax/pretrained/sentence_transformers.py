@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from endx_jax import json_files
+from endx_jax.encoders.architecture import TensorRule
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import check_keys, check_supported
 from endx_jax.models.dual_encoder import TASKS
 from endx_jax.models.token_embeddings import TOKENS, UNPOOLED, TokenPooling, TokenSettings
 from endx_jax.pretrained import multi_vector
 from endx_jax.pretrained.module_list import MODULES, Module, read_list, read_modules
-from endx_jax.pretrained.weights import read_tensors
+from endx_jax.pretrained.weights import read_tensors, to_ours
 
 # Names of poolings in sentence-transformers' older and newer notation, mapped to ours.
 POOLING_FLAGS = {
@@ -92,29 +93,18 @@ class Dense:
 
     def params(self, pooled_width: int) -> dict[str, np.ndarray]:
         """Reads the parameters, `kernel` float32 [P, E] and perhaps `bias` [E], of this and those before it."""
-        if self.before is None:
-            params = {"kernel": self.kernel(pooled_width)}
-        else:
-            kernel = self.kernel(self.before.width)
-            params = {name: np.matmul(part, kernel) for name, part in self.before.params(pooled_width).items()}
-        if self.bias:
-            bias = read_tensors(self.folder).get("linear.bias")
-            if bias is None or bias.shape != (self.width,):
-                raise EndxError(f"{self.folder} has no linear.bias of shape ({self.width},)")
-            params["bias"] = bias + params.get("bias", np.float32(0))
-        return params
-
-    def kernel(self, pooled_width: int) -> np.ndarray:
-        """Reads the weights, float32 [P, E]; raises EndxError if they are missing or have another shape."""
+        before = self.before.params(pooled_width) if self.before else {}
+        rules = [TensorRule("linear.weight", ("kernel",), transpose=True)]
+        rules += [TensorRule("linear.bias", ("bias",))] * self.bias
+        shapes = {"kernel": (self.before.width if self.before else pooled_width, self.width), "bias": (self.width,)}
         tensors = read_tensors(self.folder)
-        weight = tensors.get("linear.weight")
-        shape = (self.width, pooled_width)
-        if weight is None or weight.shape != shape:
-            actual = "no linear.weight" if weight is None else f"linear.weight of shape {weight.shape}"
-            raise EndxError(f"{self.folder} has {actual}; expected shape {shape}")
-        if unknown := {*tensors} - {"linear.weight", "linear.bias" if self.bias else ""}:
+        own = to_ours(tensors, rules, shapes, where=self.folder)
+        if unknown := {*tensors} - {rule.theirs for rule in rules}:
             raise EndxError(f"{self.folder}: the weights have a tensor {min(unknown)!r}, which a Dense does not have")
-        return np.ascontiguousarray(weight.T)
+        params = own | {name: np.matmul(part, own["kernel"]) for name, part in before.items()}
+        if self.bias and "bias" in before:
+            params["bias"] += own["bias"]
+        return params
 
 
 @dataclasses.dataclass(frozen=True)

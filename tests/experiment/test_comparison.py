@@ -112,12 +112,12 @@ def test_groups_of_questions_are_resampled_on_request(tmp_path, endx):
 
 
 def test_groups_are_those_of_the_first_runs_questions():
-    questions, draw = tuple(f"q{n}" for n in range(20)), np.random.default_rng(0)
+    questions, draw = tuple(f"q{n}" for n in range(60)), np.random.default_rng(0)
     first, second = (
-        SystemResults("x", questions, ("mrr",), values, groups=tuple(f"g{n // 5}" for n in range(20)))
-        for values in draw.random((2, 20, 1))
+        SystemResults("x", questions, ("mrr",), values, groups=tuple(f"g{n // 2}" for n in range(60)))
+        for values in draw.random((2, 60, 1))
     )
-    order = draw.permutation(20)
+    order = draw.permutation(60)
     names, groups = (tuple(np.array(one)[order].tolist()) for one in (questions, second.groups))
     shuffled = dataclasses.replace(second, question_ids=names, values=second.values[order], groups=groups)
     found, expected = (compare_systems(first, one, clustered=True).rows for one in (shuffled, second))

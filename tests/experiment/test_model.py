@@ -132,6 +132,16 @@ def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
         assert tuple(found.values()) == right
 
 
+def test_a_finished_run_with_adapters_has_the_prompts_of_its_settings(pairs_csv, tmp_path):
+    folder = write_usage(write_tiny_bert(tmp_path / "bert"), prompts={"query": "ask: ", "passage": "tell: "})
+    config = tiny_recipe(folder, pairs_csv)
+    config.model.question_prompt, config.model.lora.rank = "none", 4
+    model = build_model(resolve(config))
+    save_description(tmp_path, model)
+    workdirs.write_config(tmp_path, model.settings, {"sha256": ""})
+    assert [read_model(tmp_path).processors[side].prompt for side in SIDES] == ["", "tell: "]
+
+
 def test_a_loss_that_is_nan_leaves_the_checkpoint_that_was_being_written(tiny_bert, pairs_csv, tmp_path, monkeypatch):
     flush, hash_files = Monitor.flush, checkpoints.hash_files
 

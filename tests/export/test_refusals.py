@@ -12,8 +12,6 @@ from endx_jax.export import verify
 from endx_jax.export.run import export
 from endx_jax.export.sentence_transformers import NAME
 from endx_jax.export.stablehlo import STABLEHLO
-from endx_jax.models.pooling import POOLINGS
-from endx_jax.models.tower import FUNCTIONS
 
 LATE = {"pooling": "tokens", "projection": 4}
 EXPAND = {"skip": ("cat", "x"), "expand": 12}
@@ -26,8 +24,6 @@ EXPAND = {"skip": ("cat", "x"), "expand": 12}
         ({"layer_weights": (0.5, 0.5, 0.0)}, NAME, {}, ["layer_weights", "--format=stablehlo"]),
         ({"encoder": "gru", "new_encoder": {"width": 8}}, NAME, {}, ["a new encoder", "--format=stablehlo"]),
         ({"pooling": "multi_hop", "multi_hop": {"hops": 2}}, NAME, {}, ["multi-hop pooling", "--format=stablehlo"]),
-        ({"pooling": "mine"}, NAME, {}, ["pooling 'mine'", "--format=stablehlo"]),
-        ({"projection": 8, "projection_function": "mine"}, NAME, {}, ["function 'mine'", "--format=stablehlo"]),
         ({"projection": 8}, NAME, {"truncate_dim": 9}, ["--truncate-dim is 9", "from 1 to 8"]),
         ({"projection": 8}, STABLEHLO, {"truncate_dim": 3}, ["--truncate-dim", f"--format={NAME}"]),
         (LATE, NAME, {"truncate_dim": 2}, ["--truncate-dim", "one vector for each text"]),
@@ -37,10 +33,8 @@ EXPAND = {"skip": ("cat", "x"), "expand": 12}
     ],
 )
 def test_a_model_is_refused_with_what_to_use_and_nothing_is_written(
-    tiny_bert, tmp_path, monkeypatch, settings, kind, options, named
+    tiny_bert, tmp_path, settings, kind, options, named
 ):
-    for names in (POOLINGS, FUNCTIONS):
-        monkeypatch.setitem(names, "mine", lambda encodings, *mask: encodings.sum(axis=1) if mask else -encodings)
     model = make_model(tiny_bert, **settings)
     check_refusal(lambda: export(model, kind, tmp_path / "out", **options), *named)
     assert list(tmp_path.iterdir()) == []

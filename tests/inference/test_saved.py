@@ -145,7 +145,7 @@ def answer(place, **values):
         (lambda folder: change(folder, format=None), "version 1 towers export"),
         (lambda folder: change(folder, towers=None), "'towers' object"),
         (lambda folder: change(folder, towers=[1]), "towers 1 list"),
-        (lambda folder: towers(folder, pooling="median"), "model.pooling 'median'"),
+        (lambda folder: towers(folder, pooling="median"), "pooling is 'median'"),
         (lambda folder: change(folder, method={"name": "own"}), "'own' heads residual register"),
         (lambda folder: change(folder, method={"name": "dual", "settings": {}}), "'dual' residual"),
         (lambda folder: towers(folder, projection=5), "shared/projection/kernel none"),

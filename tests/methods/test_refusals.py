@@ -9,7 +9,7 @@ import tiny_vae
 from helpers import TINY, drawn, padded, texts, tower
 from refusals import check_refusal
 
-from endx_jax.batch import Batch, Vectors
+from endx_jax.batch import Batch
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.config import resolve
 from endx_jax.losses import Guide
@@ -64,8 +64,6 @@ HARD = dataclasses.replace(
 GUIDED = dataclasses.replace(BATCH, extra={"guide": Guide(jnp.ones((4, 12)), jnp.ones((4, 12)))})
 TEACHER = EmbeddingDistillationSettings(teacher="a-teacher")
 DISTILLED = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
-VECTORS = Vectors(jnp.ones((4, 16)))
-OF_VECTORS = dataclasses.replace(HARD, question=VECTORS, answer=VECTORS, hard_negatives=VECTORS)
 ONE_LAYER = dataclasses.replace(TINY, layers=1)
 FIRST = tower(ONE_LAYER, pooling=first)
 HEADS = tower(ONE_LAYER, head=ResidualHeads(("fcrr",), width=8, filters=1))
@@ -125,7 +123,7 @@ def own_method(**changes):
         (lambda: PairClassifier(twice(SINGLE_SEGMENT)), "segment"),
         (lambda: PairClassifier(twice(FIRST, sharing=SHARINGS["ade"])), "model.sharing=sde"),
         (
-            lambda: ResidualObjective(twice(HEADS), ResidualSettings()).embed({"dual_encoder": {}}, (OF_VECTORS, None)),
+            lambda: evaluate(ResidualObjective(twice(HEADS), ResidualSettings()), HARD),
             "data.hard_negatives 0",
         ),
         (

@@ -55,7 +55,7 @@ def shared(question, answer, sharing):
         (lambda: lora(dropout=1.0), ["model.lora.dropout", "1.0"]),
         (lambda: lora(base_dtype="int8"), ["model.lora.base_dtype", "'int8'", "float32, bfloat16"]),
         (lambda: lora(targets="a("), ["model.lora.targets", "'a('", "regular expression"]),
-        (lambda: model(product_dtype="float16"), ["model.product_dtype", "float16", "set it to bfloat16"]),
+        (lambda: model(product_dtype="float16"), ["model.product_dtype", "float16", "mean 'bfloat16'"]),
         (lambda: model(product_dtype="half"), ["model.product_dtype", "'half'", "float32, bfloat16, auto"]),
         (lambda: model(remat="dot"), ["model.remat", "'dot'", "auto, none, all_dots, dots, full", "mean 'dots'"]),
         (lambda: shared(BERT, T5, "sde"), ["token_embedder", "model.pretrained", "model.answer_pretrained"]),

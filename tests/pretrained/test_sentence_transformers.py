@@ -109,10 +109,10 @@ def test_a_linear_dense_is_the_projection(tmp_path):
     files = {"modules.json": modules("Transformer", "Pooling", "Dense")} | pooling(FLAGS)
     projection = read_head(write_files(tmp_path, files | dense("Dense", weight, **LINEAR, **over))).projection
     assert projection == Dense(tmp_path / "Dense", 6)
-    np.testing.assert_array_equal(projection.kernel(32), weight.T)
-    check_refusal(lambda: projection.kernel(16), "Dense", "linear.weight", "(6, 32)", "(6, 16)")
+    np.testing.assert_array_equal(projection.params(32)["kernel"], weight.T)
+    check_refusal(lambda: projection.params(16), "Dense", "linear.weight", "(6, 32)", "(6, 16)")
     write_files(tmp_path, {"Dense/model.safetensors": {"weight": weight}})
-    check_refusal(lambda: projection.kernel(32), "Dense", "linear.weight")
+    check_refusal(lambda: projection.params(32), "Dense", "linear.weight")
 
 
 def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):

@@ -1,23 +1,14 @@
-import json
-
 import chex
 import numpy as np
 import pytest
 from refusals import check_refusal
-from safetensors.numpy import save_file
 from tiny_bert import POSITIONS, WIDTH, vocabulary, write_tiny_bert
+from tiny_modules import write_files
 
 from endx_jax import pretrained
 from endx_jax.pretrained.token_embeddings import TokensConfig
 
 TABLE = np.arange(8.0, dtype=np.float32).reshape(4, 2)
-
-
-def write(folder, tensors, **config):
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(tensors, folder / "model.safetensors")
-    return str(folder)
 
 
 def test_token_vectors_of_a_known_encoder_are_its_own(tmp_path):
@@ -37,10 +28,9 @@ def test_token_vectors_of_a_known_encoder_are_its_own(tmp_path):
     ],
 )
 def test_token_vectors_of_other_models_are_found(tmp_path, table, config, expected):
-    folder = write(
-        tmp_path / "any", {"other.weight": TABLE.T.copy(), table: TABLE}, model_type="x", vocab_size=4, **config
-    )
-    tokens = pretrained.load_tokens(folder)
+    config = {"model_type": "x", "vocab_size": 4} | config
+    tensors = {"other.weight": TABLE.T.copy(), table: TABLE}
+    tokens = pretrained.load_tokens(str(write_files(tmp_path, {"config.json": config, "model.safetensors": tensors})))
     assert tokens.config == TokensConfig(4, 2, **expected)
     chex.assert_trees_all_equal(tokens.params(), {"token_embedder": {"embedding": TABLE}})
 
@@ -54,5 +44,5 @@ def test_token_vectors_of_other_models_are_found(tmp_path, table, config, expect
     ],
 )
 def test_a_missing_table_is_named(tmp_path, table, config, named):
-    folder = write(tmp_path / "any", {table: TABLE}, **config)
-    check_refusal(lambda: pretrained.load_tokens(folder).params(), *named)
+    write_files(tmp_path, {"config.json": config, "model.safetensors": {table: TABLE}})
+    check_refusal(lambda: pretrained.load_tokens(str(tmp_path)).params(), *named)

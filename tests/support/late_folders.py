@@ -4,8 +4,8 @@ import json
 import pathlib
 
 import numpy as np
-from safetensors.numpy import save_file
 from tiny_bert import vocabulary, write_tiny_bert
+from tiny_modules import write_files
 
 NATIVE = {
     "": "sentence_transformers.base.modules.transformer.Transformer",
@@ -19,30 +19,25 @@ DENSE |= {"activation_function": "torch.nn.modules.linear.Identity"}
 
 
 def write_json(file: pathlib.Path, contents: object) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(contents))
+    write_files(file.parent, {file.name: contents})
 
 
-def _write(folder, modules, usage, dense, **config):
+def _write(folder, modules, usage, dense, own, **config):
     write_tiny_bert(folder, **{"hidden_size": 16, "intermediate_size": 16} | config)
     listed = [{"idx": n, "name": str(n), "path": path, "type": kind} for n, (path, kind) in enumerate(modules.items())]
-    write_json(folder / "modules.json", listed)
-    write_json(folder / "config_sentence_transformers.json", usage)
-    write_json(folder / "1_Dense" / "config.json", DENSE | dense)
     weight = np.random.default_rng(5).normal(size=(4, 16)).astype(np.float32)
-    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
-    return folder
+    files = {"modules.json": listed, "config_sentence_transformers.json": usage, "sentence_bert_config.json": own}
+    dense = {"1_Dense/config.json": DENSE | dense, "1_Dense/model.safetensors": {"linear.weight": weight}}
+    return write_files(folder, files | dense)
 
 
 def write_multi_vector(folder, *, modules=NATIVE, dense=None, mask=None, transformer=None, usage=None):
     """Writes a folder of sentence-transformers 6.2; the arguments override its files."""
     about = {"model_type": "MultiVectorEncoder", "prompts": {}, "similarity_fn_name": "maxsim"}
-    _write(folder, modules, about | (usage or {}), OVER_TOKENS | (dense or {}))
-    own = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
-    write_json(folder / "sentence_bert_config.json", own | (transformer or {}))
-    write_json(folder / "2_MultiVectorMask" / "config.json", {"skiplist_words": []} | (mask or {}))
-    write_json(folder / "3_Normalize" / "config.json", OVER_TOKENS)
-    return folder
+    own = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"} | (transformer or {})
+    _write(folder, modules, about | (usage or {}), OVER_TOKENS | (dense or {}), own)
+    after = {"2_MultiVectorMask": {"skiplist_words": []} | (mask or {}), "3_Normalize": OVER_TOKENS}
+    return write_files(folder, {f"{name}/config.json": contents for name, contents in after.items()})
 
 
 def write_pylate(folder, **usage):
@@ -52,11 +47,11 @@ def write_pylate(folder, **usage):
     about |= {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 12, "document_length": 20}
     about |= {"attend_to_expansion_tokens": False, "skiplist_words": [".", "?"], "do_query_expansion": True}
     words = len(vocabulary())
-    _write(folder, modules, about | usage, {"use_residual": False}, vocab_size=words + 2)
+    own = {"max_seq_length": 64, "do_lower_case": False}
+    _write(folder, modules, about | usage, {"use_residual": False}, own, vocab_size=words + 2)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False) | {"normalized": True}
     prefixes = [{"id": words + n, "content": prefix} | flags for n, prefix in enumerate(("[Q] ", "[D] "))]
     tokenizer["added_tokens"] += prefixes
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 64, "do_lower_case": False})
     return folder

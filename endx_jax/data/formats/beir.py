@@ -1,7 +1,8 @@
-"""Reading and writing of BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`.
+"""Reading and writing of BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv` or `qrels.tsv`.
 
-The hub's form of them, as of NanoBEIR, has the same rows in parquet files: `corpus/SPLIT-*.parquet`, `queries/...` and
-`qrels/...`, of which a single split of corpus and queries belongs to all judgements.
+Ids and texts may have other names, which are in `columns.NAMES`. The hub's form, as of NanoBEIR, has the same rows in
+parquet files: `corpus/SPLIT-*.parquet`, `queries/...` and `qrels/...`, of which a single split of corpus and queries
+belongs to all judgements.
 
 `endx mine` adds `negatives/SPLIT.tsv`, hard negatives, and `scores/SPLIT.tsv`, scores of a teacher.
 """
@@ -17,7 +18,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 from endx_jax import json_files
-from endx_jax.data.formats import folders, row_files, tables, text_files
+from endx_jax.data.formats import columns, folders, row_files, tables, text_files
 from endx_jax.data.formats.folders import BEIR_PARTS
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.tables import text_of
@@ -111,7 +112,7 @@ def _folders_as_sets(place: Place, split: str | None) -> dict[str, tuple[str, st
 
 def default_split(folder: str) -> str:
     """Returns the split of a BEIR folder with only one; `test` for other folders."""
-    splits = [*_splits(folder)] if os.path.isdir(os.path.join(folder, "qrels")) else []
+    splits = [*_splits(folder)]
     return splits[0] if len(splits) == 1 else "test"
 
 
@@ -185,27 +186,24 @@ def _check_known(query: str, document: str, queries: Container, documents: Conta
 
 def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     """Returns the split and the file of its judgements."""
-    qrels, parts = os.path.join(folder, "qrels"), ("corpus.jsonl", "queries.jsonl", "qrels")
-    if missing := [name for name in parts if not _holds(folder, name)]:
+    splits = _splits(folder)
+    files = [folders.plain_or_gzip(os.path.join(folder, name)) for name in ("corpus.jsonl", "queries.jsonl")]
+    none = [os.path.basename(f) for f in files if not (os.path.exists(f) or _tables(f.removesuffix(".jsonl")))]
+    if missing := none + ["qrels"] * (not splits):
         there = folders.endings_in(folder)
         place = ", with judgements in qrels/test.tsv" * (missing[0] == "qrels")
         raise EndxError(f"{folder}: no {missing[0]} in the folder, which is read as BEIR{place}; it has {there}")
-    splits = _splits(folder)
-    if not splits:
-        raise EndxError(f"{qrels}: no .tsv file in the folder")
-    split = folders.chosen_split(sorted(splits), split, qrels)
-    return split, os.path.join(qrels, splits[split])
-
-
-def _holds(folder: str, part: str) -> bool:
-    path = os.path.join(folder, part)
-    return os.path.exists(folders.plain_or_gzip(path)) or bool(_tables(path.removesuffix(".jsonl")))
+    split = folders.chosen_split(sorted(splits), split, os.path.join(folder, "qrels"))
+    return split, splits[split]
 
 
 def _splits(folder: str) -> dict[str, str]:
-    """Returns the files of judgements by split."""
+    """Returns the files of judgements by split; `qrels.tsv` is the split `test`."""
     qrels = os.path.join(folder, "qrels")
-    return {name.removesuffix(".tsv"): name for name in os.listdir(qrels) if name.endswith(".tsv")} or _tables(qrels)
+    if not os.path.isdir(qrels):
+        return {"test": f"{qrels}.tsv"} if os.path.exists(f"{qrels}.tsv") else {}
+    names = {name.removesuffix(".tsv"): name for name in os.listdir(qrels) if name.endswith(".tsv")} or _tables(qrels)
+    return {split: os.path.join(qrels, name) for split, name in names.items()}
 
 
 def _part(folder: str, name: str, split: str | None) -> str:
@@ -246,9 +244,11 @@ def _documents(path: str, named: Container[str] | None, invalid: InvalidRows) ->
     documents: dict[str, str] = {}
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
-            title, text = text_of(row, "title", where) if "title" in row else "", text_of(row, "text", where)
-            if named is None or _id(row, where) in named:
-                _add(documents, row, f"{title} {text}".strip(), where)
+            title = text_of(row, "title", where) if "title" in row else ""
+            text = text_of(row, next(iter(columns.find(columns.TEXT, row)), "text"), where)
+            name = _id(columns.ID, row, where)
+            if named is None or name in named:
+                _add(documents, name, f"{title} {text}".strip(), where)
     return documents
 
 
@@ -258,24 +258,25 @@ def _queries(path: str, asked: Container[str], invalid: InvalidRows) -> tuple[di
     groups: dict[str, str] = {}
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
-            name = _add(queries, row, text_of(row, "text", where), where)
+            name = _id(columns.QUESTION_ID, row, where)
+            key = next((key for key in ("text", *columns.find(columns.SEARCHED, row)) if key in row), "text")
+            _add(queries, name, text_of(row, key, where), where)
             if not queries[name] and name in asked:
-                raise EndxError(f"{where}: 'text' is empty")
+                raise EndxError(f"{where}: {key!r} is empty")
             metadata = row.get("metadata")
             if isinstance(metadata, dict) and isinstance(metadata.get("group"), str):
                 groups[name] = json_files.as_text(metadata["group"], f"{where}: the group", may_be_empty=True)
     return queries, groups
 
 
-def _add(texts: dict[str, str], row: dict, text: str, where: str) -> str:
-    name = _id(row, where)
+def _add(texts: dict[str, str], name: str, text: str, where: str) -> None:
     if texts.setdefault(name, text) != text:
         raise EndxError(f"{where}: _id {name[:100]!r} belongs to two texts")
-    return name
 
 
-def _id(row: dict, where: str) -> str:
-    return json_files.as_text(json_files.identifier_at(row, "_id", where), f"{where}: '_id'")
+def _id(side: str, row: dict, where: str) -> str:
+    key = next(iter(columns.find(side, row)), "_id")
+    return json_files.as_text(json_files.identifier_at(row, key, where), f"{where}: {key!r}")
 
 
 def _judgements(path: str, invalid: InvalidRows) -> Iterator[tuple[str, str, int, str]]:
@@ -312,19 +313,21 @@ def _table(path: str, header: str) -> Iterator[tuple[str, list[str]]]:
     names = header.split("\t")
     for number, line in text_files.lines(path):
         where = f"{path}, line {number}"
-        columns = line.split("\t")
+        cells = line.split("\t")
         if '"' in line and len(line) <= csv.field_size_limit():  # beir and pandas quote such ids as in CSV
             with contextlib.suppress(csv.Error):
                 quoted = next(csv.reader([line], delimiter="\t"))
-                columns = quoted if len(quoted) == len(names) else columns
-        columns = [column.strip() for column in columns]
+                cells = quoted if len(quoted) == len(names) else cells
+        cells = [cell.strip() for cell in cells]
         if number == 1:
-            if columns != names:
+            ids = columns.find(columns.QUESTION_ID, cells[:1]) and columns.find(columns.ID, cells[1:2])
+            fits = len(cells) == len(names) and cells[2].casefold() in columns.JUDGING and cells[3:] == names[3:]
+            if not (ids and fits):
                 raise EndxError(f"{where}: the header must be {header!r}")
-        elif columns != [""]:
-            if len(columns) != len(names):
-                raise EndxError(f"{where}: {len(columns)} tab-separated columns where the header has {len(names)}")
-            yield where, columns
+        elif cells != [""]:
+            if len(cells) != len(names):
+                raise EndxError(f"{where}: {len(cells)} tab-separated columns where the header has {len(names)}")
+            yield where, cells
 
 
 # Description of the mining; folders without this file are not overwritten.

@@ -40,7 +40,7 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
         (name,)
         for name in (
             "_id", "id", "pid", "passage_id", "psg_id", "chunk_id", "docno", "docid", "doc_id", "document_id",
-            "corpus-id", "uuid",
+            "corpus-id", "corpus_id", "uuid",
         )
     ),
     QUESTION_ID: tuple((name,) for name in ("_id", "id", "qid", "query_id", "query-id", "question_id")),
@@ -91,13 +91,9 @@ def called(name: str, columns: Iterable[str]) -> list[str]:
 def find(side: str, row: Iterable[str], name: str | None = None) -> list[str]:
     """Returns the columns with a name, or with the first group of `NAMES[side]` that has any; none with an object."""
     plain = [column for column in row if not (isinstance(row, dict) and isinstance(row[column], dict))]
-    found = ([column for other in group for column in called(other, plain)] for group in named(side, name))
+    groups = NAMES[side] if name is None else ((name,),)
+    found = ([column for other in group for column in called(other, plain)] for group in groups)
     return next(filter(None, found), [])
-
-
-def named(side: str, name: str | None) -> tuple[tuple[str, ...], ...]:
-    """Returns the groups of names to try: the name that was given, or those of `NAMES[side]`."""
-    return NAMES[side] if name is None else ((name,),)
 
 
 def choose(side: str, row: Iterable[str], where: str, name: str | None = None) -> str:
@@ -125,7 +121,7 @@ def choose(side: str, row: Iterable[str], where: str, name: str | None = None) -
     if not matches and any(not 0 < len(column) <= LONGEST_NAME for column in columns):
         naming += "; if this line is a row, add a line of names above it, such as question and answer"
     count, names = "more than one" if matches else "no", json_files.format_names(columns)
-    wanted = (matches or named(side, name)[0])[0]
+    wanted = matches[0] if matches else NAMES[side][0][0] if name is None else name
     raise EndxError(f"{where}: {count} column {wanted[:100]!r} among {names}; {naming}")
 
 

@@ -1,4 +1,4 @@
-"""Reader of a folder of documents as passages: Markdown, text, HTML; with the extra `documents` PDF and Office."""
+"""Reader of documents as passages: Markdown, AsciiDoc, text, HTML; with the extra `documents` PDF and Office."""
 
 import codecs
 import dataclasses
@@ -15,7 +15,7 @@ from endx_jax.data.sets.documents import CONTROL, LONGEST_ID, Document, Scalar, 
 from endx_jax.data.sets.paragraphs import split_sentences
 from endx_jax.errors import EndxError, counted, install
 
-ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".html", ".htm", *pdf_files.PACKAGES)
+ENDINGS = (".md", ".mdx", ".markdown", ".adoc", ".rst", ".txt", ".html", ".htm", *pdf_files.PACKAGES)
 # Maximum characters of a passage, about 130 English words.
 MOST = 800
 # Data inside a text, such as an image, and ASCII words that are too long for a passage, such as encoded data.
@@ -58,6 +58,12 @@ RST = re.compile(
 RST_SKIPPED = re.compile(
     r"^\.\. (?:_|(?:toctree|contents|include|index|meta|highlight|image)::|(?!\[|.*::)).*\n(?:[ \t]+.*\n|\n(?=[ \t]))*"
     r"|\A(?::[\w-]+:.*\n)+",
+    re.MULTILINE,
+)
+# Code and headings of AsciiDoc; and its attributes, comments, labels, macros and the limits of other blocks.
+ADOC = re.compile(
+    r"(?:\A|(?<=\n\n)|(?<=[\]+]\n))(?P<fence>-{4,}|\.{4,}) *\n(?P<code>(?s:.*?))^(?P=fence) *$|^(?P<level>=+)(?= \S)"
+    r"|^(?::!?\w[\w-]*!?:.*|//.*|\[[^\]\n]*\]+|[a-z]+::\S*\[.*\]|([=*_+])\4{3,}|\|===|--)[ \t]*(?:\n|\Z)",
     re.MULTILINE,
 )
 
@@ -188,6 +194,8 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
         page = _Page()
         page.feed(text + "<p>")  # ends the last text; `close` takes quadratic time for broken markup
         text = "".join(page.parts)
+    if ending == ".adoc":  # as Markdown
+        text = ADOC.sub(lambda m: "#" * len(m["level"] or "") or (m["fence"] and f"```\n{m['code']}```") or "", text)
     named = {name.casefold(): str(value) for name, value in fields.items()}
     given_title = next((named[key] for key in TITLES if key in named), "")
     title, text = _without_title(LONG_WORD.sub("", text), given_title[:200], rst=ending == ".rst")

@@ -59,7 +59,8 @@ class Place:
     def is_object(self) -> bool:
         """True for a JSON file that holds one object and not, in it, a list of rows."""
         file = self.files[0] if self.ending == ".json" else ""
-        return bool(file) and not text_files.holds_list(file) and not text_files.list_inside(file)
+        rows = (text_files.holds_list, text_files.holds_lines, text_files.list_inside)
+        return bool(file) and not any(holds(file) for holds in rows)
 
     @functools.cached_property
     def row(self) -> dict[str, Any]:

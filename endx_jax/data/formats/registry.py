@@ -273,8 +273,8 @@ def open_data(path: Path, options: ReadOptions = DEFAULTS, *, otherwise: Format 
 
     Questions with answers (text is UTF-8, and text files may end in `.gz`):
 
-    - `.json`: SQuAD 1.1 and 2.0, LlamaIndex's `EmbeddingQAFinetuneDataset`, or a list of the objects of a `.jsonl`
-      file, also as the only such list in an object;
+    - `.json`: SQuAD 1.1 and 2.0, LlamaIndex's `EmbeddingQAFinetuneDataset`, or the objects of a `.jsonl` file, also as
+      a list, as the only such list in an object, or in YAML (`text_files.list_inside`);
     - `.jsonl`: Natural Questions and MRQA; SQuAD with a question a row, also in Arrow tables; training files of DPR,
       Tevatron and FlagEmbedding; or one question and answer per line, with optional hard negatives, or a chat;
     - `.csv` and `.tsv` with a header line, delimited by comma, semicolon, tab or bar: one question and answer per row,

@@ -1,4 +1,4 @@
-"""Reader of the rows of JSONL, JSON lists, CSV, TSV, parquet, Arrow IPC and Feather files, one row at a time.
+"""Reader of the rows of JSONL, JSON, YAML, CSV, TSV, parquet, Arrow IPC and Feather files, one row at a time.
 
 Parquet, Arrow and Feather need pyarrow, of the extra `data`.
 """
@@ -73,7 +73,7 @@ def read_rows(
     for file, groups, before in [part] if part else map(FilePart, folders.table_files(path, split)):
         ending = text_files.uncompressed(file)[-4:]
         rows: Iterable[Row]
-        if is_arrow(file):
+        if file.lower().endswith(ARROW_ENDINGS):
             rows = ((n - before, f"{file}, row {n}", row) for n, row in arrow_rows(file, groups, before))
         elif ending in DELIMITERS:
             rows = _csv_rows(file, _delimiter(file, DELIMITERS[ending]), check, invalid)
@@ -185,13 +185,8 @@ def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
     return [
         FilePart(file, *part)
         for file in folders.table_files(path, split)
-        for part in (row_group_parts(file, rows) if is_arrow(file) else [(None, 0)])
+        for part in (row_group_parts(file, rows) if file.lower().endswith(ARROW_ENDINGS) else [(None, 0)])
     ]
-
-
-def is_arrow(file: str) -> bool:
-    """Returns true for a file with an ending of an Arrow table."""
-    return file.lower().endswith(ARROW_ENDINGS)
 
 
 def arrow_rows(

@@ -137,6 +137,8 @@ def _question(question: object, where: str, context_length: int, joint: str = ".
 def _answer(answer: object, where: str, context_length: int) -> AnswerSpan:
     text = json_files.text_at(answer, "text", where, strip=False)
     start = json_files.value(answer, "answer_start", where)
+    if isinstance(start, str) and len(start) < 10 and start.isdecimal():  # as in TQuAD
+        start = int(start)
     return AnswerSpan(text, json_files.as_whole(start, f"{where}: 'answer_start'", most=context_length - 1))
 
 

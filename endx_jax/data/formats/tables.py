@@ -1,4 +1,4 @@
-"""Tables with a question and an answer, or a document, in each row: JSONL, JSON lists, CSV, TSV and Arrow.
+"""Tables with a question and an answer, or a document, in each row: JSONL, lists in JSON or YAML, CSV, TSV and Arrow.
 
 A table is one of documents if it has a column `text`, or no columns of a question and an answer.
 """
@@ -17,14 +17,15 @@ from endx_jax.data.formats import columns, folders, row_files, text_files
 from endx_jax.data.formats.columns import ANSWER, FLAGS, ID, JUDGING, LABEL, NEGATIVE, QUESTION, TEXT, TITLE
 from endx_jax.data.formats.format import Format, Place, ReadOptions
 from endx_jax.data.formats.row_files import Row
-from endx_jax.data.formats.text_files import ARROW_ENDINGS, InvalidRows
+from endx_jax.data.formats.text_files import ARROW_ENDINGS, YAML, InvalidRows
 from endx_jax.data.formats.training_files import texts
 from endx_jax.data.sets.documents import Document, Scalar
 from endx_jax.data.sets.examples import Example, texts_of
 from endx_jax.errors import EndxError, counted
 
-ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *ARROW_ENDINGS)
+ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *YAML, *ARROW_ENDINGS)
 NUMBER = re.compile(r"[+-]?[\d.]+")
+HTML = re.compile(r"<(p|div|h[1-6]|ul|ol|table)\b[^<>]*>", re.IGNORECASE)  # as of exports of Zendesk
 
 # (location in the file for messages, document)
 Placed = tuple[str, Document]
@@ -77,7 +78,7 @@ class ColumnParser:
         count, where, chats, choices = 0, "", 0, 0
         for count, (number, where, row) in enumerate(rows, start=1):
             asked = self.asked(row, where)
-            chats += len(asked) > 1 and not row.keys() <= asked[0].keys()
+            chats += len(asked) > 1 and not row.keys() <= asked[0].keys() and any(map(row.__contains__, columns.CHATS))
             chosen = Columns("", "", (), ())
             with contextlib.suppress(EndxError):  # parsing the row raises the same error
                 chosen = self.choose(asked[0] if asked else row, where)
@@ -107,10 +108,9 @@ class ColumnParser:
                 yield number, where, part
         file = where.rpartition(", ")[0] or where
         if choices == count >= columns.FEWEST and self._names[ANSWER] is None:
-            letters = f"all {count:,} answers of column {chosen.answer!r} are letters, such as {row[chosen.answer]!r}"
-            raise EndxError(
-                f"{file}: {letters}: write the texts of the choices, or name a column with data.answer_column"
-            )
+            told = f"all {count:,} answers of column {chosen.answer!r} are letters, such as {row[chosen.answer]!r}"
+            hint = "write the texts of the choices in their place, or name a column with data.answer_column"
+            raise EndxError(f"{file}: {told}; {hint}")
         if chats:
             said = "each is paired with the reply after it, without what was said before"
             text_files.LOG.warning("%s: %s with several questions: %s", file, counted(chats, "chat"), said)
@@ -124,13 +124,22 @@ class ColumnParser:
             )
 
     def asked(self, row: dict, where: str) -> list[dict]:
-        """Returns the row, read by `columns.readable`, once for each question of a list or reply of a chat."""
+        """Returns the row, read by `columns.readable`, once for each question of a list or reply of a chat.
+
+        Of a row without questions, such as a category, these are the rows in its lists.
+        """
         cells = {name: columns.readable(value) for name, value in row.items()}
         try:
             name = self.choose(cells, where).question
         except EndxError:  # parsing the row raises the same error
+            inner = [item for value in row.values() if isinstance(value, list) for item in value]
+            found = (columns.find(side, i, name) for i in inner for side, name in self._names.items())
+            if inner and all(isinstance(item, dict) for item in inner) and all(found):
+                return [part for item in inner for part in self.asked(item, where)]
             return columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
-        texts = cells[name]
+        texts, more = cells[name], cells.get("input")
+        if name == "instruction" and self._names[QUESTION] is None and isinstance(more, str) and more.strip():
+            return [cells | {name: f"{str(texts).strip()}\n{more}"}]  # of Alpaca
         if not isinstance(texts, list):
             return [cells]
         return [cells | {name: text} for text in texts if str(text or "").strip()]
@@ -179,11 +188,9 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
     names = options.text_column, options.id_column, options.title_column, options.question_column
     table = _DocumentTable(*names, options.say)
     rows = row_files.read_rows(place.path, check=table.check_header, split=options.split)
-    first_row = next(rows, None)
-    if first_row is None:
-        return
-    rows = itertools.chain([first_row], rows)
-    if table.holds_pairs(first_row[2]):
+    first = [*itertools.islice(rows, 1)]
+    rows = itertools.chain(first, rows)
+    if first and table.holds_pairs(first[0][2]):
         yield from _answers(rows, table)
     else:
         yield from ((where, table.document(row, number, where)) for number, where, row in rows)
@@ -229,6 +236,8 @@ class _DocumentTable:
         """Returns the document of a row; `number` is its id if the row has none."""
         text_key, row = self.chosen(row, where), dict(row)
         text = text_of(row, text_key, where)
+        if HTML.match(text):
+            self.say("texts begin with tags of HTML, which are kept; of .html files they are left out")
         del row[text_key]
         key = "" if self.id == "" else next(iter(columns.find(ID, row, self.id)), "")
         name = row.pop(key) if key else number
@@ -320,7 +329,11 @@ def lines(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[
 
 def _is_lines(place: Place) -> bool:
     """Returns true for a text file, and for several if they are not documents, as packed ones are not."""
-    return not place.is_folder and place.ending == ".txt" and (place.is_file or not place.documents)
+    found = not place.is_folder and place.ending == ".txt" and (place.is_file or not place.documents)
+    if found and text_files.first_text_line(place.files[0]).startswith("#separator:"):
+        hint = "put a line with a name for each column, such as front, in place of the lines with #, and name it .tsv"
+        raise EndxError(f"{place.files[0]} holds notes of Anki: {hint}")
+    return found
 
 
 COLUMNS = Format(

@@ -23,8 +23,9 @@ MOST_VALUES = 4_000_000
 # Bytes at the beginning of a file that are read to detect its format.
 HEAD = 1_000_000
 
-# Endings of the files that `arrow` reads.
+# Endings of the files that `arrow` reads, and of YAML, with its maximum bytes, since its parser is slow.
 ARROW_ENDINGS = (".parquet", ".arrow", ".feather")
+YAML, MOST_YAML = (".yml", ".yaml"), 2_000_000
 
 LOG = logging.getLogger("endx_jax")
 
@@ -197,15 +198,52 @@ def holds_list(path: str) -> bool:
 OBJECTS = 'write objects, [{"question": "...", "answer": "..."}, ...] for pairs, [{"text": "..."}, ...] for a corpus'
 
 
+def holds_lines(path: str) -> bool:
+    """Returns true if a JSON file begins with a line of one object and another object, as a `.jsonl` file does."""
+    first, _, following = head(path).lstrip().partition("\n")
+    return first[:1] + first.rstrip()[-1:] == "{}" and following.lstrip().startswith("{")
+
+
 def list_inside(path: str) -> tuple[str, list[dict]] | None:
-    """Returns key and value of the only list of objects in a JSON file's object, as in intents; None for others."""
+    """Returns the rows in a YAML file or in a JSON file's object, and their key, empty for none; None without rows.
+
+    They are its only list of objects, as in intents; or the object has equally long lists, which are columns.
+    """
+    if uncompressed(path).endswith(YAML):
+        if found := _rows_in(_read_yaml(path)):
+            return found
+        raise EndxError(f"{path}: no list of objects; {OBJECTS}")
     if not uncompressed(path).endswith(".json") or holds_list(path) or '"paragraphs"' in head(path):
         return None
     with contextlib.suppress(EndxError):  # lines of objects, or broken: their reader raises an error with the place
-        lists = [(key, value) for key, value in read_json(path).items() if isinstance(value, list)]
-        lists = [(key, value) for key, value in lists if value and all(isinstance(item, dict) for item in value)]
-        return lists[0] if len(lists) == 1 else None
+        return _rows_in(read_json(path))
     return None
+
+
+def _rows_in(contents: object) -> tuple[str, list[dict]] | None:
+    """Returns the rows of `list_inside`."""
+    fields = contents if isinstance(contents, dict) else {"": contents}
+    lists = {key: value for key, value in fields.items() if isinstance(value, list) and value}
+    rows = [(key, value) for key, value in lists.items() if all(isinstance(item, dict) for item in value)]
+    if not rows and len(lists) == len(fields) > 1 and len({*map(len, lists.values())}) == 1:
+        return "", [dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True)]
+    return rows[0] if len(rows) == 1 else None
+
+
+def _read_yaml(path: str) -> object:
+    """Returns the lists, objects and texts of a YAML file; all its scalars are texts, and tags make no objects."""
+    import yaml
+
+    with _opened(path) as file:
+        contents = file.read(MOST_YAML + 1)
+    if len(contents) > MOST_YAML:
+        raise EndxError(f"{path}: larger than {MOST_YAML:,} bytes; write JSON")
+    try:
+        return yaml.load(_decode(contents, path), yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        place = f", line {mark.line + 1}" if mark else ""
+        raise EndxError(f"{path}{place}: broken YAML: {problem or type(error).__name__}") from None
 
 
 def items(path: str) -> Iterator[tuple[int, dict]]:

@@ -5,8 +5,8 @@
   have no ids.
 - Tevatron (Gao et al. 2022): `query_id`, `query`, `positive_passages` and optional `negative_passages`, each a list of
   `docid`, `title` and `text`.
-- FlagEmbedding (the BGE models): `query`, a list of texts `pos` and an optional one `neg`. `prompt` and `type` are
-  ignored.
+- FlagEmbedding (the BGE models): `query`, a list of texts or one text `pos`, and optionally `neg`. `prompt` and `type`
+  are ignored.
 
 Rows of Tevatron and FlagEmbedding may have a teacher's scores, `pos_scores` and `neg_scores`, lists of as many numbers
 as there are right passages and negatives. Then all rows must have them.
@@ -14,6 +14,8 @@ as there are right passages and negatives. Then all rows must have them.
 A list may be null. A passage is its title, a space and its text. Empty passages, and questions without a right passage,
 are ignored.
 """
+
+from collections.abc import Callable
 
 from endx_jax import json_files
 from endx_jax.data.formats.format import Format, each_row
@@ -45,7 +47,7 @@ def parse_tevatron(row: dict, where: str) -> Example:
 
 def parse_flag_embedding(row: dict, where: str) -> Example:
     """Parses a row of FlagEmbedding's training files."""
-    sides = (texts(_list(row, key, where), f"{where}: {key!r}") for key in ("pos", "neg"))
+    sides = (texts(row.get(key) or [], f"{where}: {key!r}") for key in ("pos", "neg"))
     right, wrong = ([(text, "") for text in side] for side in sides)
     return _example(json_files.text_at(row, "query", where), right, wrong, _scores(row, right, wrong, where))
 
@@ -76,7 +78,7 @@ def _scores(row: dict, right: list[Named], wrong: list[Named], where: str) -> li
     for key, passages in sides.items():
         if row.get(key) is None and passages:
             raise EndxError(f"{where}: {key!r} is missing, but the row has other scores")
-        values = _list(row, key, where)
+        values = json_files.list_at(row, key, where, [])
         if len(values) != len(passages):
             raise EndxError(f"{where}: {key!r} has {len(values)} scores for {len(passages)} passages")
         for n, value in enumerate(values):
@@ -86,15 +88,10 @@ def _scores(row: dict, right: list[Named], wrong: list[Named], where: str) -> li
     return scores
 
 
-def _list(row: dict, key: str, where: str) -> list:
-    """Returns the list at a key, empty if it is absent or null."""
-    return [] if row.get(key) is None else json_files.as_list(row[key], f"{where}: {key!r}")
-
-
 def _passages(row: dict, key: str, where: str, *id_keys: str) -> list[Named]:
     """Returns the passages of the list at a key; keeps empty ones."""
     passages = []
-    for place, passage in enumerate(_list(row, key, where)):
+    for place, passage in enumerate(json_files.list_at(row, key, where, [])):
         at = f"{where}: {key}[{place}]"
         title = json_files.value(passage, "title", at, "")
         title = "" if json_files.is_missing(title) else json_files.as_text(title, f"{at}: 'title'", may_be_empty=True)
@@ -105,21 +102,11 @@ def _passages(row: dict, key: str, where: str, *id_keys: str) -> list[Named]:
     return passages
 
 
-DPR = Format(
-    "dpr",
-    lambda place: place.has_keys({"question", "positive_ctxs"}, {"question", "hard_negative_ctxs"}),
-    examples=each_row(parse_dpr),
-    in_parts=True,
-)
-TEVATRON = Format(
-    "tevatron",
-    lambda place: place.has_keys({"query", "positive_passages"}),
-    examples=each_row(parse_tevatron),
-    in_parts=True,
-)
-FLAG_EMBEDDING = Format(
-    "flag_embedding",
-    lambda place: place.has_keys({"query", "pos"}),
-    examples=each_row(parse_flag_embedding),
-    in_parts=True,
-)
+def _format(name: str, parse: Callable[[dict, str], Example], *keys: set[str]) -> Format:
+    """Returns the format of rows that have one of these sets of keys."""
+    return Format(name, lambda place: place.has_keys(*keys), examples=each_row(parse), in_parts=True)
+
+
+DPR = _format("dpr", parse_dpr, {"question", "positive_ctxs"}, {"question", "hard_negative_ctxs"})
+TEVATRON = _format("tevatron", parse_tevatron, {"query", "positive_passages"})
+FLAG_EMBEDDING = _format("flag_embedding", parse_flag_embedding, {"query", "pos"})

@@ -1,6 +1,6 @@
 """Dual encoder trained by the in-batch softmax (Dong et al. 2022)."""
 
-from endx_jax.methods.dual.batches import ContrastiveCollator, contrastive_collator, embed_by_guide, loss_arrays
+from endx_jax.methods.dual.batches import ContrastiveCollator, contrastive_collator, embed_by_guide
 from endx_jax.methods.dual.objective import DualObjective
 from endx_jax.methods.dual.settings import DualSettings
 from endx_jax.methods.method import Method
@@ -14,5 +14,4 @@ __all__ = [
     "DualSettings",
     "contrastive_collator",
     "embed_by_guide",
-    "loss_arrays",
 ]

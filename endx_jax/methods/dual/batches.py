@@ -20,7 +20,6 @@ from endx_jax.inference import load
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.losses import Guide
 from endx_jax.methods.dual.settings import DualSettings
-from endx_jax.methods.objective import known_ids
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.agreement import check_equal
@@ -104,11 +103,6 @@ def _scores_of(candidates: np.ndarray, question: np.ndarray, listed: Ragged, sco
     values = np.full(places.shape, np.nan, np.float32)
     values[places >= 0] = scores.values[places[places >= 0]]
     return values
-
-
-def loss_arrays(batch: Batch) -> dict[str, Any]:
-    """Returns the arrays of a batch that the loss takes beside embeddings, by the losses' argument names."""
-    return known_ids(batch) | dict(batch.extra)
 
 
 @dataclasses.dataclass(frozen=True)

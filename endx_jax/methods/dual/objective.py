@@ -9,14 +9,12 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from endx_jax.batch import Batch
-from endx_jax.losses import Prefixes, in_batch_sigmoid, in_batch_softmax
+from endx_jax.errors import EndxError
+from endx_jax.losses import Options, Prefixes, in_batch_sigmoid, in_batch_softmax
 from endx_jax.losses.distillation import DISTILLATIONS, KL
-from endx_jax.methods.dual.batches import loss_arrays
 from endx_jax.methods.dual.settings import SIGMOID, SOFTMAX, DualSettings
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.numerics import at_least_float32, l2_normalize
-from endx_jax.settings import require
 
 Array = jax.Array
 
@@ -40,44 +38,31 @@ class DualObjective(Objective):
             params["logit_bias"] = jnp.asarray(self.settings.contrastive.bias, jnp.float32)
         return params
 
-    def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
-        """Computes the contrastive loss of a global batch.
-
-        The metrics are those of `in_batch_softmax`, `temperature`, `bias` of the sigmoid loss and, with a teacher's
-        scores, `distillation_loss` and `teacher_agreement`.
-        """
-        del keys, step
-        learned = self.learned(params)
-        rows = (embedded, loss_arrays(batch))
-        loss, metrics = self.execution.reduce_rows(self.retrieval_loss, learned, rows)
-        return loss, metrics | learned
-
     def retrieval_loss(
         self, learned: dict[str, Array], rows: tuple[Embeddings, dict[str, Any]], axis_name=None
     ) -> LossAndMetrics:
-        """Computes the loss and its metrics from `learned`, embeddings and `loss_arrays`."""
-        settings, (embeddings, arrays) = self.settings, rows
-        given = {name: arrays.get(name) for name in ("guide", "log_q")}
-        ignored = {
-            "teacher",
-            *given,
-            *(() if settings.mask_false_negatives else ("question_id", "answer_id", "positive_ids")),
-        }
-        ids = {name: value for name, value in arrays.items() if name not in ignored}
-        value, metrics = self._contrastive(learned, embeddings, ids, given, axis_name)
+        """Computes the contrastive loss from `learned`, embeddings and `loss_arrays`.
+
+        The metrics are those of `in_batch_softmax` and, with a teacher's scores, `distillation_loss` and
+        `teacher_agreement`.
+        """
+        settings, embeddings, ids = self.settings, rows[0], dict(rows[1])
+        guide, log_q, teacher = (ids.pop(name, None) for name in ("guide", "log_q", "teacher"))
+        if not settings.mask_false_negatives:
+            ids = {name: value for name, value in ids.items() if name == "hard_negative_ids"}
+        options = settings.contrastive.options(guide, log_q, self.prefixes)
+        value, metrics = self._contrastive(learned, embeddings, ids, options, axis_name)
         if not settings.distillation.loss or embeddings.hard_negatives is None:
             return value, metrics
-        distilled, agreement = self._distillation(learned["temperature"], embeddings, arrays["teacher"], axis_name)
+        distilled, agreement = self._distillation(learned["temperature"], embeddings, cast(Array, teacher), axis_name)
         value = settings.distillation.contrastive_weight * value + settings.distillation.weight * distilled
         return value, metrics | {"distillation_loss": distilled} | agreement
 
-    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, given: dict, axis_name) -> LossAndMetrics:
+    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, options: Options, axis_name) -> Any:
         settings = self.settings
-        width = embeddings.question.shape[1]
-        require(
-            max(settings.matryoshka_dims, default=0) <= width,
-            f"objective.matryoshka_dims is {settings.matryoshka_dims}, but the embeddings have {width} numbers",
-        )
+        if options.prefixes and max(options.prefixes.widths) > (width := embeddings.question.shape[1]):
+            dims = settings.matryoshka_dims
+            raise EndxError(f"objective.matryoshka_dims is {dims}, but the embeddings have {width} numbers")
         loss: Callable[..., LossAndMetrics] = in_batch_sigmoid
         if settings.contrastive.loss == SOFTMAX:
             loss = functools.partial(in_batch_softmax, direction=settings.direction)
@@ -85,20 +70,29 @@ class DualObjective(Objective):
             embeddings.question,
             embeddings.answer,
             hard_negatives=embeddings.hard_negatives,
-            tile=self.execution.loss_tile,
+            tile=self.tile(embeddings),
             axis_name=axis_name,
-            options=settings.contrastive.options(**given, prefixes=settings.prefixes(self.model.question.normalize)),
+            options=options,
             **learned,
             **ids,
         )
+
+    def tile(self, embeddings: Embeddings) -> int | None:
+        """Returns the rows of scores in memory at a time; None: all."""
+        del embeddings
+        return self.execution.loss_tile
+
+    @property
+    def prefixes(self) -> Prefixes | None:
+        """Prefixes of embeddings to train; None: the whole ones alone."""
+        return self.settings.prefixes(self.model.question.normalize) if self.settings.matryoshka_dims else None
 
     def _distillation(self, temperature: Array, embeddings: Embeddings, teacher: Array, axis_name) -> LossAndMetrics:
         """Computes the weighted sum of the distillation losses of all prefixes, and the metrics of the longest."""
         question = at_least_float32(embeddings.question)
         groups = (embeddings.answer[:, None], embeddings.hard_negatives)
         candidates = jnp.concatenate([at_least_float32(cast(Array, group)) for group in groups], axis=1)
-        prefixes = self.settings.prefixes(self.model.question.normalize)
-        prefixes = prefixes or Prefixes((question.shape[1],), (1.0,), normalize=False)
+        prefixes = self.prefixes or Prefixes((question.shape[1],), (1.0,), normalize=False)
         total: Array = jnp.zeros((), question.dtype)
         metrics: dict[str, Array] = {}
         for width, weight in zip(prefixes.widths, prefixes.weights, strict=True):

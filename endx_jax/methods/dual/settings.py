@@ -139,10 +139,8 @@ class DualSettings(MethodSettings):
         directions = 1 if self.direction in ("question_to_answer", "answer_to_question") else 2
         return (directions + len(self.contrastive.same_side) + hard_negatives) * max(1, len(self.matryoshka_dims))
 
-    def prefixes(self, normalize: bool) -> Prefixes | None:
+    def prefixes(self, normalize: bool) -> Prefixes:
         """Returns the prefixes of embeddings to train; `normalize` tells that embeddings have unit norm."""
-        if not self.matryoshka_dims:
-            return None
         weights = self.matryoshka_weights or (1.0,) * len(self.matryoshka_dims)
         dims, weights = zip(*sorted(zip(self.matryoshka_dims, weights, strict=True)), strict=True)
         return Prefixes(dims, weights, normalize)

@@ -7,11 +7,10 @@ that the teacher made.
 """
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import jax
 
-from endx_jax.batch import Batch
 from endx_jax.losses import embedding_regression
 from endx_jax.methods.method import MethodSettings
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
@@ -58,21 +57,19 @@ class EmbeddingDistillationObjective(Objective):
             "objective.teacher is empty: set it to the workdir, folder or name of the model to learn from",
         )
 
-    def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
-        """Computes the mean distance of the embeddings of a global batch; the metric is `teacher_cosine`."""
-        del params, keys, step
-        rows = (embedded.question, embedded.answer), batch.extra["guide"][:2]
-        return self.execution.reduce_rows(self._loss, None, rows)
-
-    def _loss(self, _, rows: tuple[Pair, Pair], axis_name) -> LossAndMetrics:
-        ours, theirs = (pair[0].shape[1] for pair in rows)
+    def retrieval_loss(self, learned: dict, rows: tuple[Embeddings, dict[str, Any]], axis_name=None) -> LossAndMetrics:
+        """Computes the mean distance of the embeddings; the metric is `teacher_cosine`."""
+        del learned
+        embedded, guide = rows[0], rows[1]["guide"]
+        sides = (embedded.question, embedded.answer), (guide.question, guide.answer)
+        ours, theirs = (pair[0].shape[1] for pair in sides)
         require(
             ours == theirs,
             f"the embeddings have {ours} numbers and those of objective.teacher={self.settings.teacher} {theirs}: set "
             f"model.projection={theirs}",
         )
-        student, teacher = (cast(Pair, tuple(l2_normalize(side) for side in pair)) for pair in rows)
+        student, teacher = (cast(Pair, tuple(l2_normalize(side) for side in pair)) for pair in sides)
         # The squared distance of unit vectors is 2 - 2 cos, and a mean over E coordinates that divided by E.
         distance = ours / 2 * embedding_regression(student, teacher, axis_name=axis_name)[0]
-        loss = distance if self.settings.loss == COSINE else embedding_regression(*rows, axis_name=axis_name)[0]
+        loss = distance if self.settings.loss == COSINE else embedding_regression(*sides, axis_name=axis_name)[0]
         return loss, {"teacher_cosine": 1 - distance}

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 
 from endx_jax.batch import Batch, Tokens
 from endx_jax.losses.geometry import KERNELS, TERMS, embedding_regression, geometry_alignment
-from endx_jax.methods.dual import DualObjective, DualSettings, loss_arrays
+from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.endx.teacher import CrossEncoder, read_teacher
-from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
+from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, loss_arrays
 from endx_jax.models.dropout import fold
 from endx_jax.models.products import FLOAT32
 from endx_jax.settings import check_choice, key, require

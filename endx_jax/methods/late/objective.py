@@ -6,7 +6,6 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from endx_jax.losses import in_batch_softmax
 from endx_jax.losses.maxsim import CPU_PRODUCTS, PRODUCTS, listed_maxsim, tile_of
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.dual.settings import SOFTMAX
@@ -55,21 +54,11 @@ class LateObjective(DualObjective):
 
     settings: LateSettings
 
-    def _contrastive(self, learned: dict, embeddings: Embeddings, ids: dict, given: dict, axis_name) -> LossAndMetrics:
-        question, answer, hard = (cast(Any, side) for side in vars(embeddings).values())
-        lengths = [texts.mask.shape[-1] for texts in (question, answer, hard) if texts is not None]
+    def tile(self, embeddings: Embeddings) -> int:
+        """Returns the side of a tile of scores, whose products of tokens are in memory."""
+        lengths = [texts.mask.shape[-1] for texts in cast(Any, vars(embeddings).values()) if texts is not None]
         products = CPU_PRODUCTS if platform(self.execution.mesh) == "cpu" else PRODUCTS
-        return in_batch_softmax(
-            question,
-            answer,
-            hard_negatives=hard,
-            direction=self.settings.direction,
-            tile=min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths), products)),
-            axis_name=axis_name,
-            options=self.settings.contrastive.options(**given),
-            temperature=learned["temperature"],
-            **ids,
-        )
+        return min(self.execution.loss_tile or 1 << 32, tile_of(lengths[0], max(lengths), products))
 
     def _distillation(self, temperature: Array, embeddings: Embeddings, teacher: Array, axis_name) -> LossAndMetrics:
         question, answer, hard = (cast(Any, side) for side in vars(embeddings).values())

@@ -3,18 +3,12 @@
 import dataclasses
 from typing import Any
 
-import jax
-
-from endx_jax.batch import Batch
-from endx_jax.errors import EndxError
 from endx_jax.losses.softmax import DIRECTIONS
 from endx_jax.losses.triplets import quadratic_regression_conditional, triplet
 from endx_jax.methods.method import MethodSettings
-from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective, known_ids
+from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
 from endx_jax.models.heads import HeadSettings
 from endx_jax.settings import key, require
-
-Array = jax.Array
 
 TRIPLET, QUADRATIC = LOSSES = ("triplet", "quadratic_regression_conditional")
 
@@ -52,24 +46,19 @@ class ResidualObjective(Objective):
     def __post_init__(self):
         require(self.model.question.normalize, "objective.name=residual makes unit vectors: leave model.normalize on")
 
-    def embed(self, params: dict, rows: tuple[Batch, Array]) -> Embeddings:
-        """Embeds pairs, given as (batch, dropout keys [B]); each row is independent of the others."""
-        if rows[0].hard_negatives is not None:
-            raise EndxError("objective.name=residual mines its negatives in the batch: set data.hard_negatives to 0")
-        return super().embed(params, rows)
-
-    def loss(self, params: dict, embedded: Embeddings, batch: Batch, keys: Array, step: Array) -> LossAndMetrics:
-        """Computes the loss of one global batch.
+    def retrieval_loss(self, learned: dict, rows: tuple[Embeddings, dict[str, Any]], axis_name=None) -> LossAndMetrics:
+        """Computes the loss from embeddings and `loss_arrays`.
 
         The metrics are `active_fraction` and, of triplets, `in_batch_accuracy` and `masked_fraction`: see
         `losses.triplets`.
         """
-        del params, keys, step
-        return self.execution.reduce_rows(self._loss, None, (embedded.question, embedded.answer, known_ids(batch)))
-
-    def _loss(self, _, rows: tuple[Array, Array, dict[str, Array]], axis_name) -> LossAndMetrics:
-        *pair, ids = rows
-        margin = self.settings.margin
+        del learned
+        embedded, ids = rows
+        require(
+            embedded.hard_negatives is None,
+            "objective.name=residual mines its negatives in the batch: set data.hard_negatives to 0",
+        )
+        pair, margin = (embedded.question, embedded.answer), self.settings.margin
         if self.settings.loss == QUADRATIC:
             return quadratic_regression_conditional(*pair, margin=margin, axis_name=axis_name)
         return triplet(

@@ -72,6 +72,19 @@ def test_one_of_several_splits_is_read_by_its_name(folder):
     assert read(folder, split="test").questions == ("one", "two")
 
 
+def test_one_file_of_judgements_and_other_names_of_keys_are_read(folder):
+    whole = read(folder)
+    header, rows = (folder / "qrels" / "test.tsv").read_text().split("\n", maxsplit=1)
+    shutil.rmtree(folder / "qrels")
+    (folder / "qrels.tsv").write_text(f"{header}\n{rows}")
+    assert (read(folder), read(folder, split="test"), default_split(folder)) == (whole, whole, "test")
+    for name, keys in (("corpus", ("doc_id", "content")), ("queries", ("query_id", "query"))):
+        path = folder / f"{name}.jsonl"
+        path.write_text(path.read_text().replace('"_id"', f'"{keys[0]}"').replace('"text"', f'"{keys[1]}"'))
+    (folder / "qrels.tsv").write_text(f"query_id\tdoc_id\trelevance\n{rows}")
+    assert read(folder) == whole
+
+
 def test_invalid_rows_can_be_skipped(folder, caplog):
     path = written(folder / "qrels" / "test.tsv", f"{HEADER}q1\td1\t1\nq9\td1\t1\nq2\td5\t1\nq2\td2\tyes\n")
     records = read(folder, skip_invalid=True)

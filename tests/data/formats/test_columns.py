@@ -2,7 +2,7 @@ import csv
 import json
 
 import pytest
-from helpers import written
+from helpers import refusal, written
 
 from endx_jax.data import read
 from endx_jax.data.formats import read_corpus
@@ -69,6 +69,7 @@ TURNS = [USER, said("assistant", None), said("tool", "t"), said("assistant", "a"
         ({"user_input": "q", "response": "x", "reference": "a", "reference_contexts": ["c"]}, "q", "a"),
         ({"input": "q", "actual_output": "x", "expected_output": "a", "context": ["c"]}, "q", "a"),
         ({"instruction": "q", "input": "", "output": "a"}, "q", "a"),
+        ({"instruction": "q ", "input": "r", "output": "a"}, ["q\nr"], "a"),
         ({"question": "q", "ground_truth": "a", "contexts": ["c"]}, "q", "a"),
         ({"pergunta": "q", "resposta_esperada": "a"}, "q", "a"),
         ({"question": "q", "answers": "['a', \"b\"]"}, "q", "ab"),
@@ -99,6 +100,10 @@ def test_a_qa_dataset_of_llama_index_is_read(tmp_path):
     assert (records.questions, records.candidates, records.qrels) == (("q",), ("a", "b"), ((0, 1),))
     assert records.question_ids + records.candidate_ids == ("1", "x", "y")
     assert [document.id for document in read_corpus(path)] == ["x", "y"]
+    more = {"queries": {"1": "q", "2": "r"}, "corpus": {"x": "a", "y": ""}, "relevant_docs": {"1": ["x"], "2": ["y"]}}
+    path = written(tmp_path / "x.json", json.dumps(more))
+    assert "relevant_docs['2']: 'y' is empty" in refusal(read, path)
+    assert read(path, skip_invalid=True).candidates == ("a", "")
 
 
 def test_a_chat_of_several_questions_is_reported(tmp_path, caplog):

@@ -97,9 +97,9 @@ def test_folders_and_patterns_are_read_as_each_of_their_files(tmp_path, ending, 
 
 
 def test_patterns_of_other_endings_are_refused_by_their_ending(tmp_path):
-    (tmp_path / "a.yml").write_text("text: one\n")
+    (tmp_path / "a.xml").write_text("text: one\n")
     for read_path in (read_corpus, registry.read):
-        refused(r"a\.yml: unknown ending '\.yml'; known are \.json", read_path, f"{tmp_path}/*.yml")
+        refused(r"a\.xml: unknown ending '\.xml'; known are \.json", read_path, f"{tmp_path}/*.xml")
         refused(r"\*\.csv: no files match this pattern", read_path, f"{tmp_path}/*.csv")
 
 
@@ -146,6 +146,15 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     said = []
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
     assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with id_column"]
+
+
+def test_tags_of_html_in_texts_are_reported(tmp_path):
+    said = []
+    (found,) = read(tmp_path, "a.json", '{"articles": [{"id": 1, "body": "<p>Pay here.</p>"}]}', say=said.append)
+    assert (found.text, said) == (
+        "<p>Pay here.</p>",
+        ["texts begin with tags of HTML, which are kept; of .html files they are left out"],
+    )
 
 
 def test_missing_titles_of_tables_are_none(tmp_path):

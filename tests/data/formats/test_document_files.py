@@ -92,6 +92,13 @@ empty:
         ("a.md", "````\n```\n# no\n````\n``` x ```\n\n# T\n\ny", "T", "````\n```\n# no\n````\n``` x ```\n\ny"),
         ("a.md", '<H1 align="center">\n <img src="x"> My <b>tool</b>\n</H1>\n\nIt.', "My tool", "It."),
         ("a.md", " # Title\r\rBody.", "Title", "Body."),
+        (
+            "a.adoc",
+            "[[top]]\n= Head\nAnn <a@b.c>\n:toc:\n\n[#x]\n== Part\n\n[source,java]\n----\n// said\n== x\n----\n"
+            "include::b.adoc[]\n// not said\n\n====\nIt: see [1].\n====\n\nOld\n---\n\nEnd.",
+            "Head",
+            "Ann <a@b.c>\n\n## Part\n```\n// said\n== x\n```\n\nIt: see [1].\n\n## Old\nEnd.",
+        ),
         ("a.html", "<title> </title><h1><div><img src=x>Head</div></h1><p>It.", "Head", "It."),
         (
             "a.rst",
@@ -269,8 +276,8 @@ def test_passages_are_whole_paragraphs_or_sentences_of_bounded_length():
 
 def test_broken_markup_takes_linear_time(tmp_path):
     parts = ["<", "<!--", "<a ", "<script>", "<![CDATA[", "&#x", "<p>a", "<h1>\n", "<!["]
-    parts += ["\n ", "# a\n\n", "```", "a\n=\n", "---\na:", ".. a\n\n"]
-    endings = (".html", ".md", ".rst")
+    parts += ["\n ", "# a\n\n", "```", "a\n=\n", "---\na:", ".. a\n\n", "]\n", "\n\n----\n....", "::["]
+    endings = (".html", ".md", ".rst", ".adoc")
     files = {f"{n}{ending}": part * 10_000 for n, part in enumerate(parts) for ending in endings}
     fill(tmp_path, files | {"colons.md": "# " + ":" * 100_000})
     began = time.process_time()

@@ -119,6 +119,8 @@ ROWS = [
         "x.json", '{"faqs": [{"question": "q", "answer": "a"}, {"question": "q", "answer": [7]}]}', "faqs[1]", "item 0"
     ),
     row("x.json", '[["q", "a"]]', "line 1", "write objects"),
+    row("x.json", '{"groups": [{"name": "x", "list": [{"question": "q"}]}]}', "groups[0]", "'name', 'list'", *OURS),
+    row("x.json", '{"groups": [{"list": [{"question": "q", "answer": ""}]}]}', "groups[0]", "'answer' is empty"),
     row("x.json", '[\n"question"\n]', "line 2", "write objects"),
     row("x.json", "[]", "no questions"),
     row("x.json", json.dumps(LLAMA | {"relevant_docs": {"1": ["z"]}}), "relevant_docs['1']", "'z'", "'x', 'y'"),
@@ -138,6 +140,13 @@ ROWS = [
     row("x.json", '[\n{"a": "b', "line 2", "ends inside", "fetch it again"),
     row("x.jsonl", f'{QA}\n{{"a": 1\n', "line 2, column 8", "broken JSON"),
     row("x.jsonl", f"{QA}\n[1]\n", "line 2", "an object", "a list"),
+    row("x.txt", "#separator:tab\n#html:true\nq\ta\n", "Anki", "front", ".tsv"),
+    # YAML.
+    row("x.yml", "- question: q\n  answer: a\n b: [\n", "line 3", "broken YAML"),
+    row("x.yaml", "- " * 5_000 + "a", "broken YAML", "RecursionError"),
+    row("x.yml", "- question: q\n  answer:\n", "x.yml: [0]: 'answer' is empty"),
+    row("x.yml", "conversations:\n- - q\n  - a\n", "no list of objects", "write objects"),
+    row("x.yml", "#" * 2_000_001, "2,000,000 bytes"),
     # Files that are no text.
     row("x.csv", b"", "the file is empty"),
     row("x.csv.gz", gzip.compress(b"", mtime=0), "the file is empty"),
@@ -192,7 +201,8 @@ SQUAD = [
     row("x.json", "7", "an object", "a whole number"),
     row("x.json", '{\n "data": [\n', "line 3, column 1", "broken JSON"),
     row("x.json", '{\n "data": [}\n', "line 2, column 11", "broken JSON"),
-    row("x.json", '{"a": 1}\n{"a": 2}\n', "line 2, column 1", ".jsonl"),
+    row("x.json", '{"a": 1}\n{"a": 2}\n', "line 1", "'question'", "'a'"),
+    row("x.json", '{"a":\n1}\n{"a": 2}\n', "line 3, column 1", ".jsonl"),
 ]
 
 
@@ -347,8 +357,11 @@ FOLDERS = [
     beir({"qrels/train.tsv": HEADER}, "'dev'", "split from test, train", split="dev"),
     beir({"corpus.jsonl": None}, "no corpus.jsonl", "BEIR", "1 .tsv", "1 .jsonl"),
     beir({"queries.jsonl": None}, "no queries.jsonl", "BEIR", "1 .tsv", "1 .jsonl"),
-    beir({QRELS: None, "qrels/about.txt": "x"}, "qrels", "no .tsv file"),
-    beir({QRELS: None, "qrels.tsv": ""}, "no qrels", "qrels/test.tsv", "2 .jsonl", "1 .tsv"),
+    beir({QRELS: None, "qrels/about.txt": "x"}, "no qrels", "qrels/test.tsv", "1 .txt"),
+    beir({QRELS: None, "other.tsv": ""}, "no qrels", "qrels/test.tsv", "2 .jsonl", "1 .tsv"),
+    beir({QRELS: None, "qrels.tsv": f"{HEADER}q9\td1\t1\n"}, "qrels.tsv, line 2", "'q9'"),
+    beir({QRELS: "query-id\tcorpus-id\n"}, f"{QRELS}, line 1", r"'query-id\tcorpus-id\tscore'"),
+    beir({QRELS: "query-id\titer\tcorpus-id\tscore\n"}, f"{QRELS}, line 1", r"'query-id\tcorpus-id\tscore'"),
     ({"health.xml": ""}, ["1 .xml", "write a .csv or .jsonl", "corpus.jsonl", "queries.jsonl", ".md"], {}),
 ]
 

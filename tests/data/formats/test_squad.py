@@ -78,6 +78,8 @@ def test_rows_of_questions_are_read_as_the_file_of_their_paragraphs(tmp_path, li
     assert (first.article, first.context, second.context) == ("One", "A first. ", "A second.")
     assert first.questions == (Question("i1", "What?", (AnswerSpan("A", 0),)), Question("i2", " Who? ", ()))
     assert (third.article, third.questions[0].id) == ("row 3", "3")
+    rows[0]["answers"] = [{"text": "A", "answer_start": "0"}]  # as in TQuAD
+    assert next(squad.squad_rows(str(written(tmp_path / "rows.jsonl", rows)))) == first
     rows[0]["answers"] = rows[1]["answers"]
     assert read(written(tmp_path / "rows.jsonl", rows)).question_ids == ("i3", "3")
 

@@ -9,6 +9,7 @@ from helpers import written
 from refusals import check_refusal
 
 from endx_jax.data import RetrievalSet, read
+from endx_jax.data.formats import read_corpus
 from endx_jax.errors import EndxError
 
 refusal = functools.partial(helpers.refusal, read)
@@ -212,8 +213,8 @@ def test_tevatron_and_flag_embedding(tmp_path):
             assert read(path).hard_negatives is None
         written(path, [row | {right: row[right] or None} for row in rows()])
         assert read(path).hard_negatives == EXPECTED.hard_negatives
-    written(path, flag_embedding())
-    assert read(path) == dataclasses.replace(EXPECTED, candidate_ids=("d0", "d1", "d2"))
+    for rows in (flag_embedding(), [row | {"pos": "".join(row["pos"])} for row in flag_embedding()]):
+        assert read(written(path, rows)) == dataclasses.replace(EXPECTED, candidate_ids=("d0", "d1", "d2"))
 
 
 def scored(row: dict, right: list[float] | None, wrong: list[float] | None) -> dict:
@@ -256,6 +257,25 @@ def test_lists_of_questions_and_answers_are_read(tmp_path, name, contents):
     whole = name.endswith(".json")
     records = read(written(tmp_path / name, json.dumps(contents, indent=1) if whole else [contents]))
     assert (records.questions, records.candidates, records.qrels) == (("q", "r"), ("a", "b"), ((0, 1), (0, 1)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Our FAQ\n- question: q\n  answer: a\n- question: >\n    r\n  answer: 'b'\n  since: 2026-11-30\n",
+        "faqs:\n- q: !!python/object/apply:os.getcwd [q]\n  a: a\n- {q: r, a: b}\nlanguages: [en, de]\n",
+        json.dumps({"questions": ["q", "r"], "ground_truths": ["a", "b"]}, indent=1),
+        '{"question": "q", "answer": "a"}\n\n{"question": "r", "answer": "b"}\n',
+        json.dumps({"categories": [{"title": "x", "faqs": [{"q": "q", "a": "a"}]}, {"faqs": [{"q": "r", "a": "b"}]}]}),
+        json.dumps([{"name": "x", "questions": [{"question": "q", "answer": "a"}, {"question": "r", "answer": "b"}]}]),
+    ],
+)
+def test_other_forms_of_json_and_yaml_are_read(tmp_path, caplog, text):
+    path = write(tmp_path, "x.json" if text[0] in "[{" else "x.yml", text)
+    records = read(path)
+    assert (records.questions, records.candidates, records.qrels) == (("q", "r"), ("a", "b"), ((0,), (1,)))
+    assert [document.text for document in read_corpus(path)] == ["a", "b"]
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])

@@ -20,9 +20,10 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import run
 from endx_jax.methods.config import base_config
 from endx_jax.methods.dual import ContrastiveCollator, DualSettings, batches, contrastive_collator
-from endx_jax.methods.dual.batches import embed_by_guide, loss_arrays
+from endx_jax.methods.dual.batches import embed_by_guide
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
 from endx_jax.methods.evaluation import EmbeddingEvaluator
+from endx_jax.methods.objective import loss_arrays
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.ranking.evaluate import EvaluationSettings
 from endx_jax.ranking.results import Results

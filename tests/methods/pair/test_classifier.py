@@ -1,4 +1,4 @@
-"""The pair classifier against transformers' BertForSequenceClassification, and where the two texts part."""
+"""The parts of the pair classifier, and the scorer of many pairs; test_cross_encoder compares it with transformers."""
 
 import dataclasses
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers import padded, random_params, texts, tower
 
-from endx_jax.batch import Packing
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.pair.batches import join_texts
 from endx_jax.methods.pair.classifier import PairClassifier, Pooler
@@ -46,18 +45,6 @@ def test_a_token_stands_in_the_segment_of_its_text():
     assert abs(found[0] - found[1]) > 1e-3
     assert abs(found[1] - found[2]) > 1e-3
     np.testing.assert_allclose(found[2:], score(*params, same)[2:], rtol=1e-6)
-
-
-def test_padding_and_packing_change_no_score():
-    module = classifier()
-    score = jax.jit(module.score)
-    params = draw(module)
-    lengths, seconds = [3, 7, 5, 4], [2, 3, 4, 1]
-    short = score(*params, pairs(lengths, seconds, 8))
-    np.testing.assert_allclose(score(*params, pairs(lengths, seconds, 16)), short, rtol=1e-5)
-    packing = Packing(24, ((2, 4), (2, 8)))
-    packed = dataclasses.replace(pairs(lengths, seconds, 8), packing=packing)
-    np.testing.assert_allclose(score(*params, packed), short, rtol=1e-5)
 
 
 @pytest.mark.parametrize("pooler", [Pooler(), None])
