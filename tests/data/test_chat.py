@@ -1,6 +1,8 @@
+import functools
+
 import pytest
 from chat_server import ChatServer, questions, reply
-from helpers import one_line_error, refused
+from helpers import one_line_error
 from loopback import NO_API
 from refusals import check_refusal
 
@@ -113,5 +115,5 @@ def test_a_client_that_was_stopped_sends_nothing_more():
     with ChatServer(act) as server:
         stopped = client(server)
         for prompt in ("passage 1", "passage 2"):
-            refused("stopped", stopped.ask, prompt)
+            check_refusal(functools.partial(stopped.ask, prompt), "stopped")
     assert server.asked == {"1": 1}

@@ -119,12 +119,6 @@ def one_line_error(match: str):
     assert "\n" not in str(caught.value)
 
 
-def refused(match: str, call, *arguments, **options) -> None:
-    """Expects that a call raises an EndxError whose message is a single line that matches."""
-    with one_line_error(match):
-        call(*arguments, **options)
-
-
 def raising(error: BaseException | type[BaseException]):
     """A function of any arguments that raises an error."""
 
