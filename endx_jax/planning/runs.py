@@ -56,10 +56,12 @@ def read_texts(settings: Settings) -> RunPairs:
         model = build_model(settings)
         if model.method.frozen_towers:
             return RunPairs(None, "only heads are trained, on vectors")
+        most = settings.data.max_train_pairs
         if settings.data.tokens:
-            return RunPairs(TokenStore.open(expanded(settings.data.tokens)).pairs())
-        train, most = read_splits(settings.data).train, settings.data.max_train_pairs
-        pairs = (train.first(most) if most else train).tokenize(model.processors)
+            pairs = TokenStore.open(expanded(settings.data.tokens)).pairs()
+        else:
+            train = read_splits(settings.data).train
+            pairs = (train.first(most) if most else train).tokenize(model.processors)
         return RunPairs(pairs.first(most) if most else pairs)
     except EndxError as reason:
         return RunPairs(None, str(reason))

@@ -64,6 +64,14 @@ def test_a_run_that_distils_is_planned_without_its_data(config):
     assert plan_run(settings, RunPairs(None)).padded[0].extra["teacher"].shape == (8, 3)
 
 
+def test_a_run_on_stored_tokens_is_planned_with_as_many_pairs_as_it_trains_on(config, tmp_path):
+    test = written(tmp_path / "test.jsonl", [{"question": f"what is new {n}", "answer": f"new {n}"} for n in range(20)])
+    config.data.update(tokens=str(tmp_path / "tokens"), test_path=str(test), tokenizing_processes=1)
+    config.data.update(max_train_pairs=20, validation_fraction=0.5)
+    run = prepare_run(config, tmp_path / "run")
+    assert len(read_texts(run.settings).pairs) == len(run.plan.stream.pairs) == 20
+
+
 @pytest.mark.parametrize(("guide", "width"), [("", WIDTH), ("all-MiniLM-L6-v2", 384)])
 def test_the_embeddings_of_a_guide_are_planned(config, tiny_bert, guide, width):
     config.objective.contrastive.guide = guide or str(tiny_bert)

@@ -245,7 +245,8 @@ def _documents(path: str, named: Container[str] | None, invalid: InvalidRows) ->
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
             title = text_of(row, "title", where) if "title" in row else ""
-            text = text_of(row, next(iter(columns.find(columns.TEXT, row)), "text"), where)
+            key = "text" if "text" in row else next(iter(columns.find(columns.TEXT, row)), "text")
+            text = text_of(row, key, where)
             name = _id(columns.ID, row, where)
             if named is None or name in named:
                 _add(documents, name, f"{title} {text}".strip(), where)
@@ -259,7 +260,7 @@ def _queries(path: str, asked: Container[str], invalid: InvalidRows) -> tuple[di
     for _, where, row in row_files.read_rows(path, invalid):
         with invalid.row():
             name = _id(columns.QUESTION_ID, row, where)
-            key = next((key for key in ("text", *columns.find(columns.SEARCHED, row)) if key in row), "text")
+            key = "text" if "text" in row else next(iter(columns.find(columns.SEARCHED, row)), "text")
             _add(queries, name, text_of(row, key, where), where)
             if not queries[name] and name in asked:
                 raise EndxError(f"{where}: {key!r} is empty")
@@ -275,7 +276,7 @@ def _add(texts: dict[str, str], name: str, text: str, where: str) -> None:
 
 
 def _id(side: str, row: dict, where: str) -> str:
-    key = next(iter(columns.find(side, row)), "_id")
+    key = "_id" if "_id" in row else next(iter(columns.find(side, row)), "_id")
     return json_files.as_text(json_files.identifier_at(row, key, where), f"{where}: {key!r}")
 
 

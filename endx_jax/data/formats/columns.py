@@ -73,7 +73,7 @@ FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positiv
 JUDGING = frozenset((*LABELS, *FLAGS))
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
 # Letter of a choice, or several; as many rows as this with nothing else have choices in place of answers.
-CHOICE, FEWEST = re.compile(r"\W*[A-Za-z](\W+[A-Za-z])*\W*"), 10
+CHOICE, FEWEST = re.compile(r"\W*([A-H]{2,8}|[A-Za-z])(\W+[A-Za-z])*\W*"), 10
 LONGEST_NAME = 40  # a longer name of a column is a text: the file has no header
 # List of strings as Python or NumPy prints it; it may lack commas or hold missing values.
 _LIST = re.compile(r"""\[\s*('[^']*'|"[^"]*")([\s,]+('[^']*'|"[^"]*"|nan|None|\.\.\.))*,?\s*\]""")

@@ -188,9 +188,9 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
     names = options.text_column, options.id_column, options.title_column, options.question_column
     table = _DocumentTable(*names, options.say)
     rows = row_files.read_rows(place.path, check=table.check_header, split=options.split)
-    first = [*itertools.islice(rows, 1)]
-    rows = itertools.chain(first, rows)
-    if first and table.holds_pairs(first[0][2]):
+    begin = [*itertools.islice(rows, 1)]
+    rows = itertools.chain(begin, rows)
+    if begin and table.holds_pairs(begin[0][2]):
         yield from _answers(rows, table)
     else:
         yield from ((where, table.document(row, number, where)) for number, where, row in rows)

@@ -77,11 +77,12 @@ def test_columns_with_the_name_of_a_label_that_are_none(tmp_path):
 
 
 def test_letters_of_choices_are_no_answers(tmp_path):
-    rows = [f'q{n},moon,sun,"{"ab"[n % 2]}{", B" * (n == 9)}"' for n in range(10)]
+    rows = [f'q{n},moon,sun,"{"ab"[n % 2] if n else "ABCD"}{", B" * (n == 9)}"' for n in range(10)]
     path = write(tmp_path, "x.csv", "\n".join(["question,a,b,answer", *rows]))
     check_refusal(lambda: read(path), "x.csv: all 10 answers of column 'answer' are letters", "data.answer_column")
-    assert read(path, answer_column="answer").candidates == ("a", "b", "b, B")
-    assert read(write(tmp_path, "x.csv", "\n".join(["question,a,b,answer", *rows[:9]]))).candidates == ("a", "b")
+    assert read(path, answer_column="answer").candidates == ("ABCD", "b", "a", "b, B")
+    path = write(tmp_path, "x.csv", "\n".join(["question,a,b,answer", *rows[:9]]))
+    assert read(path).candidates == ("ABCD", "b", "a")
 
 
 def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
