@@ -161,6 +161,20 @@ def set_cpu(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def variables(monkeypatch):
+    """Sets variables of the environment; None: a variable is not there."""
+
+    def put(**values: str | None) -> None:
+        for name, value in values.items():
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+
+    return put
+
+
+@pytest.fixture
 def short_wait(monkeypatch) -> float:
     """Lets changes of an index wait for a lock of another process for this time only, in seconds."""
     monkeypatch.setattr(index_file, "WAIT", 0.2)

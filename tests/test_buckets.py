@@ -26,8 +26,8 @@ def scheme(request):
 
 
 @pytest.fixture
-def url(scheme, request, tmp_path, monkeypatch) -> str:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def url(scheme, request, tmp_path, variables) -> str:
+    variables(XDG_CACHE_HOME=str(tmp_path / "cache"))
     return f"{scheme}://{BUCKET}/ein Ördner/{request.node.originalname}"
 
 
@@ -269,12 +269,12 @@ def test_denied_access_is_one_line(status):
         (503, RunInterrupted, "gs://bucket/x can't be reached .*gs://bucket/a/.zarray.*; run the same command again"),
     ],
 )
-def test_an_error_of_tensorstore_is_one_line(status, kind, message, monkeypatch):
+def test_an_error_of_tensorstore_is_one_line(status, kind, message, variables):
     import tensorstore
 
     store = {"driver": "gcs", "bucket": "bucket", "path": "a/"}
     with LoopbackServer(answering(status)) as server:
-        monkeypatch.setenv("TENSORSTORE_GCS_HTTP_URL", server.address)
+        variables(TENSORSTORE_GCS_HTTP_URL=server.address)
         context = tensorstore.Context({"gcs_request_retries": {"max_retries": 1}})
         with pytest.raises(kind) as raised, buckets.bucket_errors("gs://bucket/x"):
             tensorstore.open({"driver": "zarr", "kvstore": store}, context=context).result(timeout=30)

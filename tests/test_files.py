@@ -19,26 +19,24 @@ from endx_jax.parallel.environment import use_compilation_cache
 FULL = pathlib.Path("/dev/full")  # a device that has no space left, ever
 
 
-def test_caches_are_where_the_environment_says(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/of/tests")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+def test_caches_are_where_the_environment_says(variables):
+    variables(HOME="/home/of/tests", XDG_CACHE_HOME=None)
     assert expanded("~/.cache/endx_jax") == pathlib.Path("/home/of/tests/.cache/endx_jax")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    variables(XDG_CACHE_HOME="/caches")
     assert expanded("~/.cache/endx_jax") == pathlib.Path("/caches/endx_jax")
     assert expanded("~/.cached") == pathlib.Path("/home/of/tests/.cached")
     assert expanded("/data/.cache") == pathlib.Path("/data/.cache")
 
 
-def test_without_a_home_folder_nothing_is_cached_and_what_needs_it_names_the_variables(monkeypatch, tmp_path, caplog):
-    for name in ("HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
+def test_without_a_home_folder_nothing_is_cached_and_what_needs_it_names_the_variables(variables, monkeypatch, caplog):
+    variables(HOME=None, XDG_CACHE_HOME=None)
     monkeypatch.setattr("pwd.getpwuid", raising(KeyError))  # no entry in /etc/passwd
     use_compilation_cache("~/.cache/endx_jax/xla")
     assert caplog.messages == ["no home folder is known: nothing is cached; set HOME or XDG_CACHE_HOME"]
     with pytest.warns(UserWarning, match="nothing is cached for the next run: .* set data.cache to a writable folder"):
         files.CacheFolder("~/.cache/endx_jax/data").write("name", print)
     check_refusal(lambda: load("~/model"), "~/model", "XDG_CACHE_HOME")
-    check_refusal(lambda: encode_corpus("model", tmp_path), "XDG_CACHE_HOME", "output=FILE")
+    check_refusal(lambda: encode_corpus("model", "corpus.jsonl"), "XDG_CACHE_HOME", "output=FILE")
 
 
 def test_a_full_disk_is_one_line_with_the_file_and_what_to_do(tmp_path):

@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 from fake_hub import FakeHub, use_hub
+from helpers import write_files
 from loopback import NO_API, LoopbackServer, always
 from refusals import check_refusal
 
@@ -14,12 +15,9 @@ from endx_jax.pretrained import locate
 
 
 def write_shards(folder: pathlib.Path) -> pathlib.Path:
-    (folder / "pairs").mkdir(parents=True)
-    (folder / "pairs" / "picture.png").write_bytes(b"not data")
-    for split in ("train", "test"):
-        rows = "".join(f"{split} {n},answer {n}\n" for n in range(8))
-        (folder / "pairs" / f"{split}-0.csv").write_text(f"question,answer\n{rows}")
-    return folder
+    rows = {split: "".join(f"{split} {n},answer {n}\n" for n in range(8)) for split in ("train", "test")}
+    files = {f"pairs/{split}-0.csv": f"question,answer\n{text}" for split, text in rows.items()}
+    return write_files(folder, files | {"pairs/picture.png": b"not data"})
 
 
 @pytest.fixture

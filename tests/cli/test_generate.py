@@ -46,8 +46,8 @@ def expected(*numbers) -> list[tuple[str, str]]:
     return [(question, f"This is passage {n}.") for n in numbers for question in json.loads(questions(n))]
 
 
-def test_pairs_are_written_in_the_order_of_the_corpus_and_nothing_is_asked_twice(corpus, endx, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+def test_pairs_are_written_in_the_order_of_the_corpus_and_nothing_is_asked_twice(corpus, endx, variables):
+    variables(OPENAI_API_KEY=KEY)
     with ChatServer(delay=0.05) as server:
         printed = endx(*arguments(server, corpus, "--concurrency=3", "--price=1,2"))
         assert server.paid == {str(n): 1 for n in range(8)}
@@ -133,8 +133,8 @@ def test_passages_without_an_answer_are_named_and_asked_by_the_next_run(failure,
     assert pairs(corpus) == expected(*map(str, range(8)))
 
 
-def test_a_wrong_key_ends_at_once_in_one_line(corpus, endx, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+def test_a_wrong_key_ends_at_once_in_one_line(corpus, endx, variables):
+    variables(OPENAI_API_KEY=KEY)
     with ChatServer(lambda *_: (401, {}, f"wrong key {KEY}".encode())) as server:
         said = endx(*arguments(server, corpus, "--concurrency=1"), status=2).err
         assert sum(server.asked.values()) < 4

@@ -31,7 +31,7 @@ def test_an_index_is_published_and_says_so(index, tmp_path, endx):
     assert deleted == "deleted 1 document from the collection that were deleted from the index"
 
 
-def test_the_token_comes_from_the_environment(index, monkeypatch, endx):
+def test_the_token_comes_from_the_environment(index, monkeypatch, variables, endx):
     given = {}
 
     class Refusing:
@@ -42,7 +42,7 @@ def test_the_token_comes_from_the_environment(index, monkeypatch, endx):
             raise MilvusException(message="no\nentry")
 
     monkeypatch.setattr("pymilvus.MilvusClient", Refusing)
-    monkeypatch.setenv("MILVUS_TOKEN", "root:secret")
+    variables(MILVUS_TOKEN="root:secret")
     refused = endx("publish", f"--index={index.path}", "--to=https://cluster:19530", "--collection=a", status=2)
     assert (given["address"], given["token"]) == ("https://cluster:19530", "root:secret")
     assert refused.err == "endx publish: https://cluster:19530: no entry\n"

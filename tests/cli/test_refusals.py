@@ -99,7 +99,7 @@ REFUSED = {
     f"{SEARCH} a --rerank-top=0": "--rerank-top=0",
     f"{SEARCH} --mode=bm25 a --where=year=2019": "JSON --where=",
     f"{SEARCH} --delete=nobody": "no document 'nobody'",
-    f"{SEARCH} --add=named.jsonl": "text_column",
+    f"{SEARCH} --add=unnamed.jsonl": "text_column",
     f"{SEARCH} --add=parts": "split test, train",
     f"{SERVE} --port=99999": "--port=99999 1 to 65535",
     f"{SERVE} --host=no.such.host.invalid": "--host=no.such.host.invalid everyone",
@@ -143,10 +143,10 @@ REFUSED = {
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch, trained_workdir):
+def folder(tmp_path, monkeypatch, variables, trained_workdir):
     """The current folder: data of all kinds that do not fit."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    variables(HOME=str(tmp_path))
     for name in ("empty/nothing", "results", "parts", "unfinished", "a~"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("a", "b"):
@@ -155,7 +155,6 @@ def folder(tmp_path, monkeypatch, trained_workdir):
     (tmp_path / "suite" / "b" / "queries.jsonl").unlink()
     (tmp_path / "unfinished" / "config.json").write_text((trained_workdir / "config.json").read_text())
     written(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "the cat"}])
-    written(tmp_path / "named.jsonl", [{"_id": "d", "body": "the cat"}])
     written(tmp_path / "unnamed.jsonl", [{"txt": "the cat"}])
     for name, token in (("blank", " "), ("words", "two words"), ("accents", "naïve")):
         written(tmp_path / name, token)

@@ -52,8 +52,8 @@ def test_answers_are_those_of_the_index(workdir, search):
         assert answer["score"] == pytest.approx(right.score, abs=1e-5)
 
 
-def test_text_is_for_reading(workdir, texts, monkeypatch, search):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_text_is_for_reading(workdir, texts, variables, search):
+    variables(COLUMNS="80")
     found = search(f"--workdir={workdir}", "--mode=bm25", "--top=2", "the dog", "zebra").out
     first, second = found.split("zebra\n")
     lines = first.splitlines()
@@ -239,13 +239,13 @@ def test_a_reader_that_leaves_early_is_no_mistake(workdir, monkeypatch, search):
         search(f"--workdir={workdir}", "--mode=bm25", "the dog", status=141)
 
 
-def test_known_questions_are_shown_above_the_text_also_in_a_narrow_terminal(monkeypatch):
+def test_known_questions_are_shown_above_the_text_also_in_a_narrow_terminal(variables):
     document = Document("a.md", "By card.", {"source": "a.md"}, tuple(f"how {n}?" for n in range(5)))
     shown = to_text([FoundDocument(1, 0.5, document)])
     assert shown == " 1  0.5000  a.md\n    Q: how 0? / how 1? / how 2? (and 2 more)\n    By card.\n"
     found = json.loads(to_jsonl(NamedQuestion("1", "q"), [FoundDocument(1, 0.5, document)]))
     assert found["answers"][0]["questions"] == [*document.questions]
-    monkeypatch.setenv("COLUMNS", "3")
+    variables(COLUMNS="3")
     document = Document("a.md", "By card. " * 20, {}, tuple(f"how {n}?" for n in range(5)))
     assert to_text([FoundDocument(1, 0.5, document)]).startswith(" 1  0.5000  a.md\n    Q: how 0? /")
 

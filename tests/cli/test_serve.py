@@ -103,6 +103,6 @@ def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
     assert line.startswith(f"endx serve: 127.0.0.1 port {port} can't be bound (Address already in use)")
 
 
-def test_a_token_of_the_environment_is_checked_too(endx, monkeypatch):
-    monkeypatch.setenv(serve.TOKEN, "two words")
+def test_a_token_of_the_environment_is_checked_too(endx, variables):
+    variables(**{serve.TOKEN: "two words"})
     assert serve.TOKEN in endx("serve", "--index=nowhere", status=2).err

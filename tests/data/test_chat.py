@@ -1,6 +1,8 @@
+import functools
+
 import pytest
 from chat_server import ChatServer, questions, reply
-from helpers import one_line_error, refused
+from helpers import one_line_error
 from loopback import NO_API
 from refusals import check_refusal
 
@@ -34,9 +36,9 @@ def test_a_request_is_one_of_the_api(path):
     assert body == {"model": "m", "n": 1, "messages": [{"role": "user", "content": "passage 1"}]}
 
 
-def test_without_a_key_none_is_sent(tmp_path, monkeypatch):
+def test_without_a_key_none_is_sent(tmp_path, variables):
     with ChatServer() as server:
-        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        variables(NETRC=str(tmp_path / "netrc"))
         (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hidden\n")
         client(server, key="").ask("passage 1")
     assert "Authorization" not in server.seen[0][1]
@@ -113,5 +115,5 @@ def test_a_client_that_was_stopped_sends_nothing_more():
     with ChatServer(act) as server:
         stopped = client(server)
         for prompt in ("passage 1", "passage 2"):
-            refused("stopped", stopped.ask, prompt)
+            check_refusal(functools.partial(stopped.ask, prompt), "stopped")
     assert server.asked == {"1": 1}

@@ -11,7 +11,6 @@ from concurrent import futures
 
 import numpy as np
 import pytest
-from helpers import refused
 from refusals import check_refusal
 from tiny_bert import vocabulary, write_tiny_bert
 
@@ -290,7 +289,7 @@ def test_a_huge_id_is_refused_before_memory_is_taken(folder):
     huge = {"added_tokens": [added[0] | {"id": 2**31}, *added[1:]]}, {"model": model | {"vocab": {"the": 2**31}}}
     for values in huge:
         change(folder / "tokenizer.json", **{"added_tokens": added, "model": model} | values)
-        refused(r"tokenizer.json: the id of .* is 2147483648", Tokenizer, folder)
+        check_refusal(lambda: Tokenizer(folder), "tokenizer.json: the id of ", " is 2147483648")
 
 
 def template(single, pair=None):

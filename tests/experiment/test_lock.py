@@ -165,8 +165,8 @@ def test_no_file_of_a_workdir_gives_a_traceback(tmp_path, name, contents, read, 
         read(tmp_path)
 
 
-def test_a_workdir_at_home_is_no_folder_named_tilde(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
+def test_a_workdir_at_home_is_no_folder_named_tilde(tmp_path, variables):
+    variables(HOME=str(tmp_path))
     with workdirs.opened("~/run") as home:
         assert (home.folder, str(home)) == (tmp_path / "run", f"{tmp_path}/run")
         assert (tmp_path / "run").is_dir()

@@ -3,7 +3,6 @@
 import base64
 import json
 
-import huggingface_hub
 import pytest
 from fake_hub import COMMIT, use_hub
 from loopback import NO_API, Handler, LoopbackServer, always
@@ -95,15 +94,17 @@ class Hub(LoopbackServer):
             del self.repositories[name][value["path"]]
 
 
-def use(monkeypatch, address):
-    use_hub(monkeypatch, address, HF_HUB_DISABLE_XET=True)
-    monkeypatch.setenv("HF_TOKEN", "secret")
+@pytest.fixture
+def use(monkeypatch, variables):
+    """Function that sets the hub's address, and the login."""
+    variables(HF_TOKEN="secret")
+    return lambda address: use_hub(monkeypatch, address, HF_HUB_DISABLE_XET=True)
 
 
 @pytest.fixture
-def hub(monkeypatch):
+def hub(use):
     with Hub() as running:
-        use(monkeypatch, running.address)
+        use(running.address)
         yield running
 
 
@@ -140,7 +141,7 @@ def test_a_run_is_uploaded_as_its_export_and_updated(hub, bert_workdir, exported
     assert hub.private["me/dogs"] is False
 
 
-def test_refusals_are_one_line(hub, exported, bert_workdir, tmp_path, monkeypatch, refused):
+def test_refusals_are_one_line(hub, exported, bert_workdir, tmp_path, variables, refused):
     assert "holds neither a run nor an export" in refused(tmp_path, "me/cats")
     assert "write OWNER/NAME" in refused(exported, "me/cats/more")
     assert "'cats' is not a name on the hub: write OWNER/NAME" in refused(exported, "cats")
@@ -148,15 +149,15 @@ def test_refusals_are_one_line(hub, exported, bert_workdir, tmp_path, monkeypatc
     assert refused(exported, "me/taken").startswith("me/taken on the hub holds files that are not an export")
     hub.refusal = 403
     assert "does not take you/cats (HfHubHTTPError: 403 " in refused(exported, "you/cats")
-    monkeypatch.setenv("HF_TOKEN", "other")
+    variables(HF_TOKEN="other")
     assert "does not take me/cats (HfHubHTTPError: Client error '401 " in refused(exported, "me/cats")
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    variables(HF_TOKEN=None)
     assert "there is no login for the hub: run `hf auth login`" in refused(exported, "me/cats")
 
 
 @pytest.mark.parametrize("body", [*NO_API, *NO_REPOSITORY, None])
-def test_a_hub_that_answers_something_else_or_not(exported, monkeypatch, refused, body):
+def test_a_hub_that_answers_something_else_or_not(exported, use, refused, body):
     with LoopbackServer(always(body or b"")) as hub:
         address = "http://127.0.0.1:9" if body is None else hub.address
-        use(monkeypatch, address)
+        use(address)
         assert f"the hub at {address} does not take me/cats" in refused(exported, "me/cats")

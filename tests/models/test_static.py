@@ -61,5 +61,6 @@ def test_a_t5_gives_its_layers_without_the_token_table_twice():
 
 
 def test_the_config_of_static_vectors():
-    found = StaticConfig.from_hugging_face({"vocab_size": 7, "hidden_size": 3, "pad_token_id": 6})
-    assert (found.vocab_size, found.width, found.pad_id, found.positions) == (7, 3, 6, None)
+    for pad_id in (0, 6):
+        found = StaticConfig.from_hugging_face({"vocab_size": 7, "hidden_size": 3, "pad_token_id": pad_id})
+        assert (found.vocab_size, found.width, found.pad_id, found.positions) == (7, 3, pad_id, None)

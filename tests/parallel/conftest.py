@@ -1,7 +1,5 @@
 """Variables of launchers and schedulers."""
 
-import os
-
 import pytest
 
 from endx_jax.parallel import environment
@@ -10,15 +8,14 @@ NAMES = ("COORDINATOR", "COUNT", "INDEX", "PORT", "SLURM_JOB", "SLURM_NODES", "S
 
 
 @pytest.fixture
-def variables(monkeypatch):
+def variables(variables):
     """Sets variables, of processes by the names that the module has for them; those of processes are else unset."""
 
-    of_processes = {getattr(environment, name) for name in NAMES}
-    others = {name: value for name, value in os.environ.items() if name not in of_processes}
+    none = {getattr(environment, name): None for name in NAMES}
 
     def put(**values):
         named = {getattr(environment, name) if name in NAMES else name: value for name, value in values.items()}
-        monkeypatch.setattr(os, "environ", others | named)
+        variables(**none | named)
 
     put()
     return put

@@ -23,9 +23,9 @@ def use(monkeypatch, tmp_path):
     return lambda address="": use_hub(monkeypatch, address, HF_HUB_CACHE=str(tmp_path / "cache"))
 
 
-def test_a_folder_is_itself(tiny_bert, monkeypatch):
+def test_a_folder_is_itself(tiny_bert, variables):
     assert locate(str(tiny_bert)) == tiny_bert
-    monkeypatch.setenv("HOME", str(tiny_bert.parent))
+    variables(HOME=str(tiny_bert.parent))
     assert locate(f"~/{tiny_bert.name}") == tiny_bert
 
 

@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from helpers import write_files
 from refusals import check_refusal
 from safetensors.numpy import load_file, save_file
 from tiny_bert import WIDTH, write_tiny_bert
-from tiny_modules import modules, write_files
+from tiny_modules import modules
 
 from endx_jax import pretrained
 from endx_jax.pretrained.module_list import read_modules

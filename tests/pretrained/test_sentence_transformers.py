@@ -4,8 +4,9 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers import write_files
 from refusals import check_refusal
-from tiny_modules import modules, write_files
+from tiny_modules import modules
 
 from endx_jax import pretrained
 from endx_jax.data.tokenization import Tokenizer

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from helpers import one_line_error, refused, times
+from helpers import one_line_error, times
 from refusals import check_refusal
 from safetensors.numpy import save_file
 from tiny_bert import vocabulary, write_tokenizer
@@ -176,7 +176,8 @@ def test_modules_after_token_vectors_and_prompts_are_those_of_sentence_transform
             np.testing.assert_allclose(found, reference.encode_query(["the cat", "mat"]), atol=1e-6)
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, variables):
     (tmp_path / "cache").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    refused("set XDG_CACHE_HOME to a writable folder", static_folder, str(write_glove(tmp_path / "v.txt")))
+    variables(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    vectors = write_glove(tmp_path / "v.txt")
+    check_refusal(lambda: static_folder(str(vectors)), "set XDG_CACHE_HOME to a writable folder")

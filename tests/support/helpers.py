@@ -119,12 +119,6 @@ def one_line_error(match: str):
     assert "\n" not in str(caught.value)
 
 
-def refused(match: str, call, *arguments, **options) -> None:
-    """Expects that a call raises an EndxError whose message is a single line that matches."""
-    with one_line_error(match):
-        call(*arguments, **options)
-
-
 def raising(error: BaseException | type[BaseException]):
     """A function of any arguments that raises an error."""
 
@@ -152,12 +146,19 @@ def written(path: pathlib.Path, contents: str | bytes | Sequence[dict]) -> pathl
     return path
 
 
-def write_files(root: pathlib.Path, files: dict[str, str]) -> pathlib.Path:
-    """Writes files of text by their paths in a folder; returns the folder."""
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
+def write_files(folder: pathlib.Path, files: dict) -> pathlib.Path:
+    """Writes files of text, of bytes, of tensors, or of JSON, by path; returns the folder."""
+    from safetensors.numpy import save_file
+
+    for name, contents in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".safetensors") and isinstance(contents, dict):
+            save_file(contents, folder / name)
+        elif isinstance(contents, bytes):
+            (folder / name).write_bytes(contents)
+        else:
+            (folder / name).write_text(contents if isinstance(contents, str) else json.dumps(contents))
+    return folder
 
 
 def status_of_fork(function) -> int:

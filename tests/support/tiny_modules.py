@@ -1,29 +1,14 @@
 """A sentence-transformers folder of two routes around tiny encoders, as tests want it."""
 
-import json
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
+from helpers import write_files
 from tiny_bert import WIDTH, write_tiny_bert
 
 TYPES = "sentence_transformers.models."
 DENSE = {"in_features": WIDTH, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
-
-
-def write_files(folder: pathlib.Path, files: dict) -> pathlib.Path:
-    """Writes files of text, of bytes, of tensors, or of JSON, by path; returns the folder."""
-    from safetensors.numpy import save_file
-
-    for name, contents in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if name.endswith(".safetensors") and isinstance(contents, dict):
-            save_file(contents, folder / name)
-        elif isinstance(contents, bytes):
-            (folder / name).write_bytes(contents)
-        else:
-            (folder / name).write_text(contents if isinstance(contents, str) else json.dumps(contents))
-    return folder
 
 
 def modules(*names: str, **more) -> list[dict]:

@@ -1,10 +1,11 @@
+import functools
 import gzip
 import itertools
 import json
 
 import pytest
 import small_squad
-from helpers import refused, written
+from helpers import written
 from refusals import check_refusal
 
 from endx_jax.data import reqa
@@ -67,8 +68,8 @@ def test_folders_of_beir_ms_marco_and_dpr_are_their_collections(tmp_path):
     (tmp_path / "beir" / "corpus.jsonl").write_text(row)
     assert list(read_corpus(tmp_path / "beir")) == [Document("d", "T x", {"title": "T", "url": "u"})]
     (tmp_path / "beir" / "corpus.jsonl").rename(tmp_path / "beir" / "documents.doc")
-    expected = "no file can be read as .*, or as documents; it has 1 .doc: write .*, or documents .*.md"
-    refused(expected, read_corpus, tmp_path / "beir")
+    expected = "no file can be read as ", ", or as documents; it has 1 .doc: write ", ", or documents ", ".md"
+    check_refusal(lambda: read_corpus(tmp_path / "beir"), *expected)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +99,9 @@ def test_folders_and_patterns_are_read_as_each_of_their_files(tmp_path, ending, 
 
 def test_patterns_of_other_endings_are_refused_by_their_ending(tmp_path):
     (tmp_path / "a.xml").write_text("text: one\n")
-    for read_path in (read_corpus, registry.read):
-        refused(r"a\.xml: unknown ending '\.xml'; known are \.json", read_path, f"{tmp_path}/*.xml")
-        refused(r"\*\.csv: no files match this pattern", read_path, f"{tmp_path}/*.csv")
+    words = {"xml": "a.xml: unknown ending '.xml'; known are .json", "csv": "*.csv: no files match this pattern"}
+    for read_path, ending in itertools.product((read_corpus, registry.read), words):
+        check_refusal(functools.partial(read_path, f"{tmp_path}/*.{ending}"), words[ending])
 
 
 def test_columns_by_other_names_or_left_out(tmp_path):

@@ -92,8 +92,8 @@ def test_a_teacher_that_does_not_fit_is_refused(workdir, tmp_path):
     check_refusal(lambda: read_teacher(tmp_path, {"bias": np.zeros(2, np.float32)}), "objective.teacher_from=")
 
 
-def test_the_teacher_is_the_best_by_its_own_run_s_metric_in_a_folder_at_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path.parent))
+def test_the_teacher_is_the_best_by_its_own_run_s_metric_in_a_folder_at_home(tmp_path, variables):
+    variables(HOME=str(tmp_path.parent))
     config = {"objective": {"name": "endx"}, "evaluation": {"metric": "p@1"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     checkpoints = Checkpoints(tmp_path, keep=1, metric="p@1", report=print)
