@@ -85,13 +85,14 @@ def test_filters_additions_and_deletions_reach_the_token_vectors(path, model):
     assert read == (40, 4 * tokens, 4 * tokens)
 
 
-def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(path, model, corpus, tmp_path, monkeypatch):
+def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(path, model, corpus, tmp_path, capsys):
     parts = [encode_corpus(model.name, str(corpus), tmp_path / f"{n}", shard=(n, 2)) for n in (1, 2)]
     assert join_shards(tmp_path / "joined", parts) == 40
     rows = [*map(json.loads, corpus.read_text().splitlines())]
     rows[3]["text"] = "the other dog"
     new = written(tmp_path / "new.jsonl", rows)
     reused = encode_corpus(model.name, str(new), tmp_path / "new", reuse=path)
+    assert f"encoded 1 document, took over 39 of {path} in " in capsys.readouterr().out
     query = "SELECT id, embedding, codes, scales FROM documents JOIN passages ON document = documents.row"
     query += " JOIN tokens ON passage = passages.row"
     first, joined, new = (
