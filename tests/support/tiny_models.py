@@ -55,7 +55,7 @@ def write_tiny_qwen3(folder: pathlib.Path, seed: int = 0, **config) -> pathlib.P
     modules = {"": "Transformer", "1_Pooling": "Pooling"}
     listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules.items()]
     (folder / "modules.json").write_text(json.dumps(listed))
-    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling").mkdir(exist_ok=True)
     pooling = {"embedding_dimension": (about | config)["hidden_size"], "pooling_mode": "lasttoken"}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     names = folder / "tokenizer_config.json"
