@@ -80,7 +80,7 @@ def mine(
     require(not strata or bool(score_with), "strata=True needs the model of score_with, whose scores it covers")
     require(questions >= 0, f"questions={questions}: give a number of questions, or 0 for all")
 
-    from endx_jax.data.formats.beir import REPORT, write_mined
+    from endx_jax.data.formats.mined import REPORT, write_mined
     from endx_jax.data.sets.splits import limit_questions
     from endx_jax.data.settings import DataSettings
     from endx_jax.data.sources import data_of, pools

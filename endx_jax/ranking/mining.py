@@ -10,7 +10,7 @@ import numpy as np
 import tqdm
 
 from endx_jax.data.batches.ragged import RaggedVectors, concatenate
-from endx_jax.data.formats.beir import Negative
+from endx_jax.data.formats.mined import Negative
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.inference.maxsim import maxsim_of
 from endx_jax.models.dual_encoder import SIDES

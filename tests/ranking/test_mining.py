@@ -3,7 +3,7 @@ import pytest
 from small_index import embed, make_index
 from small_records import records_of
 
-from endx_jax.data.formats.beir import Negative
+from endx_jax.data.formats.mined import Negative
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index_evaluation import rank_by_index
 from endx_jax.ranking.mining import (

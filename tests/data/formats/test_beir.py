@@ -12,7 +12,8 @@ from small_beir import write_beir
 
 from endx_jax.data import read
 from endx_jax.data.formats import ReadOptions, open_data
-from endx_jax.data.formats.beir import REPORT, Negative, default_split, sets_of, write_mined
+from endx_jax.data.formats.beir import default_split, sets_of
+from endx_jax.data.formats.mined import REPORT, Negative, write_mined
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.workdir import check_output
 
