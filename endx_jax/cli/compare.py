@@ -46,4 +46,4 @@ def compare(
 
 
 RUNS = {"first": {"metavar": "RUN_A"}, "second": {"metavar": "RUN_B"}}
-main = main_of(__doc__, compare, positional=RUNS, **RUNS)
+main = main_of(__doc__, compare, positional=RUNS, **RUNS, systems={"metavar": "A[,B]"})

@@ -12,7 +12,7 @@ import pathlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from endx_jax import json_files
 from endx_jax.buckets import url_of
@@ -197,4 +197,7 @@ def _price(text: str) -> list[float]:
     return prices
 
 
-main = main_of(__doc__, write_questions, price={"type": _price, "nargs": None, "metavar": "IN[,OUT]"})
+NAMES = {"endpoint": "URL", "model": "NAME", "fields": "JSON", "filter_with": "MODEL"}
+CHANGES: dict[str, dict[str, Any]] = {name: {"metavar": metavar} for name, metavar in NAMES.items()}
+CHANGES["price"] = {"type": _price, "nargs": None, "metavar": "IN[,OUT]"}
+main = main_of(__doc__, write_questions, **CHANGES)

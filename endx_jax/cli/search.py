@@ -206,7 +206,9 @@ GROUPS = {
     "how to search": ("top", "mode", "where", "weight", "engine", "rerank", "rerank_top"),
     "changes of the index": ("add", "delete"),
 }
-CHANGES = {"engine": {"choices": (EXACT, *ENGINES)}, "delete": {"action": "append", "nargs": None, "metavar": "ID"}}
+NAMES = {"questions": "FILE", "output": "FILE", "where": "JSON", "rerank": "WORKDIR", "add": "FILE"}
+CHANGES: dict[str, dict[str, Any]] = {name: {"metavar": metavar} for name, metavar in NAMES.items()}
+CHANGES |= {"engine": {"choices": (EXACT, *ENGINES)}, "delete": {"action": "append", "nargs": None, "metavar": "ID"}}
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:

@@ -164,5 +164,5 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, type=type(field.default), default=field.default, help=about)
 
 
-ENGINE = {"choices": (EXACT, *ENGINES)}
-main = main_of(__doc__, serve, add_corpus_flags, add_product_flag, _add_limits, engine=ENGINE)
+CHANGES = {"rerank": {"metavar": "WORKDIR"}, "engine": {"choices": (EXACT, *ENGINES)}}
+main = main_of(__doc__, serve, add_corpus_flags, add_product_flag, _add_limits, **CHANGES)
