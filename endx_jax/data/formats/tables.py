@@ -83,7 +83,8 @@ class ColumnParser:
             with contextlib.suppress(EndxError):  # parsing the row raises the same error
                 chosen = self.choose(asked[0] if asked else row, where)
             labels = chosen.labels
-            choices += bool(columns.CHOICE.fullmatch(str(row.get(chosen.answer))))
+            if choices == count - 1:  # no other answer so far
+                choices += bool(columns.CHOICE.fullmatch(str(row.get(chosen.answer))))
             for name in labels:
                 value = str(row[name]).strip()
                 before = first.setdefault(name, value)
@@ -124,7 +125,7 @@ class ColumnParser:
             )
 
     def asked(self, row: dict, where: str) -> list[dict]:
-        """Returns the row, read by `columns.readable`, once for each question of a list or reply of a chat.
+        """Splits a row into one row for each question of a list, or each reply of a chat; see `columns.readable`.
 
         Of a row without questions, such as a category, these are the rows in its lists.
         """
