@@ -22,7 +22,7 @@ def find_data(
     data_format: str = "",
     strict: bool = False,
 ) -> Data:
-    """Opens the data at a path, to be read as the settings of a run say.
+    """Opens the data at a path with the reading options that the settings of a run give.
 
     If it is reading-comprehension data with the pool `sentences` or `answers`, all sentences are candidates: see
     `pools`. The texts for the question tower of data that is read as documents are titles or first sentences.

@@ -57,7 +57,7 @@ def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapp
 
 
 def _most(run: Run) -> float:
-    """Returns the number of answers, or of questions, outside the evaluated pool that may be encoded."""
+    """Returns the largest number of further answers, or of known questions, that a run encodes for its index."""
     return max(FEW, SHARE * STEP * len(SIDES) * run.plan.steps * run.plan.global_batch_size)
 
 

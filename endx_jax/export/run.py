@@ -79,7 +79,7 @@ def export(
 
 
 def subject_of(model: EmbeddingModel, loaded_from: str) -> Subject:
-    """Returns what a card states of an exported model, loaded from a path or by a name."""
+    """Returns the description of an exported model for its card; `loaded_from` is a path or name."""
     return Subject(
         name=model.name,
         width=model.width,

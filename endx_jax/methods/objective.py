@@ -135,7 +135,7 @@ class Objective:
 
     def retrieval_loss(self, learned: dict[str, Array], rows: tuple[Any, dict[str, Any]], axis_name=None) -> Any:
         """Computes the loss and its metrics from `learned` and rows of the batch: embeddings and `loss_arrays`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define loss or retrieval_loss")
 
 
 def known_ids(batch: Batch) -> dict[str, Array]:
@@ -147,7 +147,7 @@ def known_ids(batch: Batch) -> dict[str, Array]:
 
 
 def loss_arrays(batch: Batch) -> dict[str, Any]:
-    """Returns the arrays of a batch that a loss takes beside embeddings, by its argument names."""
+    """Returns the arrays of a batch that a loss takes beside embeddings, by argument name."""
     return known_ids(batch) | dict(batch.extra)
 
 

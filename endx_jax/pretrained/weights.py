@@ -49,7 +49,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
 def modernise(
     tensors: Mapping[str, Any], prefixes: Iterable[str], spellings: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Returns tensors by name without prefix, such as `bert.`, and older spelling, such as `LayerNorm.gamma`.
+    """Renames tensors to their current names, without prefixes (`bert.`) and older endings (`LayerNorm.gamma`).
 
     Only the first of the prefixes that a name begins with is removed. Older spellings are endings of names. If tensors
     have both names, the one with the newer name is used.

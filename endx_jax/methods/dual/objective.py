@@ -78,7 +78,7 @@ class DualObjective(Objective):
         )
 
     def tile(self, embeddings: Embeddings) -> int | None:
-        """Returns the rows of scores in memory at a time; None: all."""
+        """Returns the number of rows of the score matrix that are computed at a time; None for all."""
         del embeddings
         return self.execution.loss_tile
 
