@@ -27,7 +27,6 @@ from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
 from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, encode_in_pieces, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
-from endx_jax.serving.middleware import refuse
 from endx_jax.serving.schemas import (
     DocumentsRequest,
     EmbeddingsRequest,
@@ -77,7 +76,7 @@ class JSONRoute(APIRoute):
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if request.method == "POST" and kind != "application/json":
                 message = "send JSON with the header Content-Type: application/json"
-                return functools.partial(refuse, Refusal(415, message, code="content_type"))  # type: ignore[return-value]
+                raise Refusal(415, message, code="content_type")
             return await handle(request)
 
         return handle_json

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from endx_jax.serving.errors import Refusal, error_response
@@ -28,7 +27,7 @@ SECURITY = {
     "Referrer-Policy": "no-referrer",
 }
 
-# Seconds in which the body of a refused request is read and discarded.
+# Seconds in which the rest of a body is read and discarded after a response that did not need it.
 LINGER = 5.0
 
 
@@ -51,11 +50,12 @@ class Guard:
                     headers[name] = value
             await send(message)
 
+        receive, lingering = _lingering(receive, with_headers)
         try:
             self._check(scope["path"], Headers(scope=scope))
         except Refusal as refusal:
-            return await refuse(refusal, scope, receive, with_headers)
-        await self._app(scope, receive, with_headers)
+            return await error_response(refusal)(scope, receive, lingering)
+        await self._app(scope, receive, lingering)
 
     def _check(self, path: str, headers: Headers) -> None:
         if self._settings.loopback_only and not LOOPBACK.fullmatch(headers.get("host", "")):
@@ -74,21 +74,31 @@ class Guard:
             raise Refusal(413, f"the body is larger than {most} bytes: send less at a time", code="body_too_large")
 
 
-async def refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Sends a refusal at once, and ends it when the body was read or after `LINGER` seconds.
+def _lingering(receive: Receive, send: Send) -> tuple[Receive, Send]:
+    """Returns functions that end a response only when the request's body was read, or `LINGER` seconds later.
 
-    A connection that is closed with an unread body is reset, and many clients would not see the refusal.
+    The response is sent at once. A connection that is closed while its client still sends the body is reset, and many
+    clients would not see the response.
     """
+    unread = True
 
-    async def unended(message: Message) -> None:
-        await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+    async def noting() -> Message:
+        nonlocal unread
+        message = await receive()
+        unread = message.get("more_body", False)
+        return message
 
-    await error_response(refusal)(scope, receive, unended)
-    with contextlib.suppress(TimeoutError, HTTPException):  # the latter: the body is larger than its limit
-        async with asyncio.timeout(LINGER):
-            while (await receive()).get("more_body"):
-                pass
-    await send({"type": "http.response.body", "body": b""})
+    async def sending(message: Message) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body", False) or not unread:
+            return await send(message)
+        await send({**message, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                while unread:
+                    await noting()
+        await send({"type": "http.response.body", "body": b""})
+
+    return noting, sending
 
 
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
