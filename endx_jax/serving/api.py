@@ -4,7 +4,6 @@ import asyncio
 import base64
 import collections
 import dataclasses
-import functools
 import json
 import re
 import time
