@@ -184,7 +184,8 @@ def copied(folder: pathlib.Path) -> pathlib.Path:
 def pytest_in(copy: pathlib.Path, *arguments: str, seconds: float | None = None) -> tuple[int, str]:
     """Runs pytest on a copy of the checkout; returns its status, -1 if the time is over, and its output."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    compiled = str(copy.parent / "compiled")  # a defect that changes a program changes its key
+    environment = os.environ | {"PYTHONPATH": str(copy), "JAX_COMPILATION_CACHE_DIR": compiled}
     try:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -240,16 +241,23 @@ def run(folder: pathlib.Path, mutants: list[dict], packages: list[str], limit: i
         if _applies(mutant):
             source = (ROOT / mutant["file"]).read_text()
             tests = tests_of(mutant, source, lines)
-            (copy / mutant["file"]).write_text(source.replace(mutant["before"], mutant["after"]))
+            _write(copy / mutant["file"], source.replace(mutant["before"], mutant["after"]))
             status, output = (
                 pytest_in(copy, "--maxfail=3", "-m", "not slow", *tests, seconds=PATIENCE) if tests else (0, "")
             )
-            (copy / mutant["file"]).write_text(source)
+            _write(copy / mutant["file"], source)
             named = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR ", "ERROR: "))]
             killers = [line if line.startswith("ERROR: ") else line.split()[1] for line in named]
             outcome |= {"status": "killed" if status else "survived", "tests": len(tests), "by": killers}
         with journal.open("a") as file:
             file.write(json.dumps(outcome | {"seconds": round(time.monotonic() - began)}) + "\n")
+
+
+def _write(file: pathlib.Path, source: str) -> None:
+    """Writes a module and drops its compiled form, which Python tells from another by size and second only."""
+    file.write_text(source)
+    for compiled in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
+        compiled.unlink()
 
 
 def table(folder: pathlib.Path) -> str:

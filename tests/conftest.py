@@ -82,8 +82,12 @@ def own_copy(tmp_path_factory, name: str, make) -> pathlib.Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory) -> None:
-    """Lets tests, of all workers, that compile the same program share it: most of the time would be compilation."""
-    jax.config.update("jax_compilation_cache_dir", str(session_folder(tmp_path_factory) / "compiled"))
+    """Lets tests, of all workers, that compile the same program share it: most of the time would be compilation.
+
+    `JAX_COMPILATION_CACHE_DIR` names a folder that later sessions share, too.
+    """
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", session_folder(tmp_path_factory) / "compiled")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
