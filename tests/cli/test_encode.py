@@ -26,6 +26,7 @@ def test_documents_that_are_cut_are_counted_and_no_known_questions(trained_workd
     shown = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'index'}").out
     start = "2 of 3 texts reach the limit of 24 tokens: only their beginnings are embedded; split them into passages"
     assert shown.splitlines()[-1] == f"{start}, or train with a larger data.answer_length"
+    assert Index(tmp_path / "index").snapshot.info.precision == "float32"
     path = written(tmp_path / "pairs.csv", f"question,answer\n{'cat ' * 40},mat\n{'dog ' * 40},rug\n")
     said = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'i'}").out
     assert "2 documents with 2 known questions" in said

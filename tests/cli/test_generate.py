@@ -59,7 +59,7 @@ def test_pairs_are_written_in_the_order_of_the_corpus_and_nothing_is_asked_twice
         assert sum(server.asked.values()) == 8
     assert pairs(corpus) == expected(*map(str, range(8)))
     assert re.match(r"asking m about 8 passages: about \d+ tokens in and 480 out, 0.00 at --price\n", printed.out)
-    assert "holds 24 pairs of 8 passages; 0 of several passages and 0 by --filter-with are left out" in printed.out
+    assert "pairs.jsonl holds 24 pairs of 8 passages; 0 of several passages and 0 by --filter-with" in printed.out
     assert "pairs.jsonl.journal: 800 tokens in and 240 out" in printed.out
     assert again.out.startswith("asking m about 0 passages (8 answered before): about 0 tokens in and 0 out")
     assert len(read(corpus.parent / "pairs.jsonl").questions) == 24

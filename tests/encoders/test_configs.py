@@ -33,6 +33,8 @@ def ropes(full: dict) -> dict:
 @pytest.mark.parametrize("model_type", sorted({*ARCHITECTURES} - {"new", "static"}))
 def test_absent_keys_have_the_defaults_of_transformers(model_type):
     config = pytest.importorskip("transformers").CONFIG_MAPPING[model_type]
+    encoder = "EncoderModel" if "t5" in model_type else "Model"
+    assert ARCHITECTURES[model_type].transformers_class == config.__name__.removesuffix("Config") + encoder
     t5 = {"d_model": 24, "d_kv": 12, "d_ff": 40, "num_layers": 4, "num_heads": 2}
     own = {"vocab_size": 60000, **t5} if "t5" in model_type else SMALL | {"vocab_size": 60000}
     if issubclass(ARCHITECTURES[model_type].config, LlamaConfig):

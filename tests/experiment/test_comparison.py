@@ -42,7 +42,7 @@ def runs(tmp_path):
     write(a / "evaluation" / "test", "trained", FIRST)
     for name, value in (("bm25", 0.5), ("untrained", 0.25)):
         write(a / "evaluation" / "test", name, dict.fromkeys(FEW, value))
-    write(a / "evaluation" / "test" / "answers-at-least-8", "trained", {"q1": 0.0, "q2": 1.0})
+    write(a / "evaluation" / "test" / "answers-at-least-8", "trained", {"q1": 1 / 3, "q2": 1.0})
     write_results(a, ("all", "trained", 30), ("answers>=8", "trained", 30))
     write(b, "trained", SECOND, extra=1.0)
     write_results(b, ("all", "trained", 30))
@@ -143,7 +143,7 @@ def test_questions_of_few_articles_are_grouped_by_answer(tmp_path):
 def test_a_pool_and_a_file_can_be_named(runs):
     few = read_per_question(runs[0], "trained", "answers>=8")
     assert (few.question_ids, few.candidates) == (("q1", "q2"), 30)
-    np.testing.assert_array_equal(few.values, [[0, 0], [1, 0]])
+    np.testing.assert_array_equal(few.values, [[1 / 3, 0], [1, 0]])
     assert read_per_question(runs[0], "trained", "all").question_ids == tuple(FIRST)  # the first pool, by its name
     assert read_per_question(runs[1] / "trained.per_question.jsonl").candidates is None
 

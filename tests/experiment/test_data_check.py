@@ -104,6 +104,7 @@ def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_langua
     columns = {"question_column": "q_de", "answer_column": "a_de"}
     serve = "endx serve --model=intfloat/multilingual-e5-small '--corpus={}' --question-column=q_de --text-column=a_de"
     assert endx_jax.check(file, model=tiny_bert, **columns).next == serve.format(file)
+    write(tmp_path, [*rows, "Leer?,"], "q_de,a_de", file.name)
     settings = DataSettings(path=str(file), skip_invalid=True, **columns)  # `endx serve` has no such flag
     train = check_data(settings, tiny_bert, "", default="intfloat/multilingual-e5-small").next
     flags = "--config.data.question_column=q_de --config.data.answer_column=a_de"

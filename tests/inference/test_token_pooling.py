@@ -77,6 +77,8 @@ def test_a_folder_with_pooling_gives_pooled_documents(model, tmp_path):
         for each, right in zip(found, expected, strict=True):
             np.testing.assert_allclose(each, right, atol=1e-6)
     np.testing.assert_allclose(pooled.encode_query(TEXTS[0]), model.encode_query(TEXTS[0]), atol=1e-6)
+    write_json(folder / "4_Pooling" / "config.json", stated | {"pool_factor": 1})
+    assert endx_jax.load(folder).token_pooling == TokenPooling(1.0, 2, True)  # pools nothing
 
 
 def test_an_index_keeps_the_factor_by_which_its_documents_are_pooled(folder, model, tmp_path, capsys):

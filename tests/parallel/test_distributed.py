@@ -72,16 +72,15 @@ def test_rows_of_a_process_need_not_be_consecutive():
     program = """
         import jax
         import numpy as np
-        from jax.experimental import multihost_utils
         from jax.sharding import Mesh
         from endx_jax.parallel import distributed, local_rows, to_global
+        from endx_jax.parallel.sharding import fetch_whole
         distributed.initialize()
         devices = sorted(jax.devices(), key=lambda device: (device.id % 2, device.process_index))
         mesh = Mesh(np.reshape(devices, (4, 1, 1)), ("data", "fsdp", "tensor"))
         rows, batch = local_rows(mesh, 8), 3 * np.arange(8)
         assert rows.tolist() == ([0, 1, 4, 5], [2, 3, 6, 7])[jax.process_index()], rows
-        whole = multihost_utils.process_allgather(to_global(batch[rows], mesh, 8), tiled=True)
-        np.testing.assert_array_equal(whole, batch)
+        np.testing.assert_array_equal(fetch_whole(to_global(batch[rows], mesh, 8)), batch)
     """
     processes = start_program(textwrap.dedent(program), JAX_NUM_CPU_DEVICES="2")
     errors = [process.communicate(timeout=120)[1] for process in processes]

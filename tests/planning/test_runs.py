@@ -1,5 +1,6 @@
 """The planned step against real arrays on a mesh, and against the program that training compiles."""
 
+import dataclasses
 import re
 
 import jax
@@ -12,6 +13,7 @@ from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
 from endx_jax.experiment.run import prepare_run
 from endx_jax.methods.config import load_recipe
+from endx_jax.methods.residual import ResidualSettings
 from endx_jax.parallel import to_global
 from endx_jax.planning.chips import CHIPS
 from endx_jax.planning.compiled import compile_step
@@ -62,6 +64,12 @@ def test_a_run_that_distils_is_planned_without_its_data(config):
     config.objective.distillation.loss, config.data.hard_negatives, config.train.global_batch_size = "margin_mse", 2, 8
     settings = resolve(config)
     assert plan_run(settings, RunPairs(None)).padded[0].extra["teacher"].shape == (8, 3)
+
+
+def test_heads_on_frozen_towers_are_planned_on_vectors_of_their_width(config):
+    config.objective, config.model.encoder = dataclasses.asdict(ResidualSettings()), "none"
+    batch = plan_run(resolve(config), RunPairs(None)).largest_batch
+    assert batch.question.values.shape == batch.answer.values.shape == (16, WIDTH)
 
 
 def test_a_run_on_stored_tokens_is_planned_with_as_many_pairs_as_it_trains_on(config, tmp_path):

@@ -76,6 +76,7 @@ def test_a_projection_has_the_width_asked_for_and_depends_on_the_key(source):
         ({"normalize": False, "pooling": "first"}, {"normalize": False, "pooling": first}, {}, {}),
         ({"remat": "full", "dtype": "bfloat16"}, {}, {"remat": "full", "dtype": jnp.bfloat16}, {}),
         ({"dropout": 0.5}, {}, {}, {"dropout": 0.5, "attention_dropout": 0.1}),
+        ({"product_dtype": "bfloat16"}, {}, {}, {"product_dtype": "bfloat16"}),
         ({"attention_dropout": 0.0}, {}, {}, {"dropout": 0.1, "attention_dropout": 0.0}),
     ],
 )

@@ -9,7 +9,7 @@ from helpers import written
 from refusals import check_refusal
 
 from endx_jax.data import RetrievalSet, read
-from endx_jax.data.formats import read_corpus
+from endx_jax.data.formats import ReadOptions, open_data, read_corpus
 from endx_jax.errors import EndxError
 
 refusal = functools.partial(helpers.refusal, read)
@@ -137,10 +137,11 @@ def test_rows_that_are_not_valid_are_refused_or_skipped_and_counted(tmp_path, ca
         read(path)
     assert str(caught.value) == f"{path}, line 3: 'answer' is empty; data.skip_invalid=True skips such rows"
     assert read(path, skip_invalid=True).questions == ("q1", "q3")
-    assert caplog.messages == [f"{path}: skipped 2 invalid rows, the first: {path}, line 3: 'answer' is empty"]
+    assert [one.question for one in open_data(path, ReadOptions(skip_invalid=True)).examples()] == ["q1", "q3"]
+    assert caplog.messages == [f"{path}: skipped 2 invalid rows, the first: {path}, line 3: 'answer' is empty"] * 2
     path = write(tmp_path, "x.jsonl", '{"question": "q", "answer": "a"}\n{"question": \n{"question": "r"}\n')
     assert read(path, skip_invalid=True).questions == ("q",)
-    assert caplog.messages[1].startswith(f"{path}: skipped 2 invalid rows, the first: {path}, line 2, column")
+    assert caplog.messages[2].startswith(f"{path}: skipped 2 invalid rows, the first: {path}, line 2, column")
     path = write(tmp_path, "y.csv", "question,answer\nq,\n")
     check_refusal(lambda: read(path, skip_invalid=True), "1 invalid", "'answer'")
 

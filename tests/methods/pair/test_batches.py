@@ -112,6 +112,7 @@ def test_the_seconds_first_token_is_left_out_and_its_place_is_known():
     rows = [joined.ids[a:b].tolist() for a, b in zip(joined.offsets, joined.offsets[1:], strict=False)]
     assert rows == [[101, 2, 3, 102, 7, 8, 102], [101, 1, 102, 7, 8, 102], [101, 2, 3, 102, 102]]
     assert joined.second.tolist() == [4, 3, 4]
+    assert join_texts(token_table([1] * 40_000), answers, np.array([[0, 0]])).second.tolist() == [40_000]
     assert (joined.cut, join_texts(questions, answers, np.array([[1, 0], [0, 1]]), limit=5).truncated.tolist()) == (
         0,
         [True, False],
