@@ -28,7 +28,7 @@ PREPARED = 2048
 
 def program_width(length: int, limit: int) -> int:
     """Returns the padded width of texts of up to `length` tokens: two between neighbouring powers of two, from 8."""
-    return min(rung(max(8, length), 4, step=4), limit)
+    return min(rung(max(8, length), 4), limit)
 
 
 class Programs(NamedTuple):
