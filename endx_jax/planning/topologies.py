@@ -67,6 +67,13 @@ class Topology:
     shape: tuple[int, ...]
     slices: int = 1
 
+    def __post_init__(self):
+        node = min(self.size, GPUS_OF_A_NODE) if self.chip.platform == "gpu" else 1
+        if self.size < 1 or self.size % node:
+            raise EndxError(
+                f"there is no {self}: give at least one device, and GPUs in whole nodes of {GPUS_OF_A_NODE}"
+            )
+
     @property
     def size(self) -> int:
         """Number of devices."""
