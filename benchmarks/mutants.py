@@ -20,6 +20,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -294,6 +295,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes of the suite; 0: one [2]")
     parser.add_argument("--tests", nargs="*", default=[], help="folders of tests of `cover` [all]")
     options = parser.parse_args()
+    # A background job of a shell ignores Ctrl-C, and so would its tests, some of which then fail without a mutant.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     if options.step == "draw":

@@ -13,7 +13,7 @@ from endx_jax.cli import entry, train
 @pytest.mark.parametrize(("verb", "keeps"), [("train", True), ("plan", True), ("serve", False), ("encode", False)])
 def test_the_allocator_settings_of_training_apply_to_no_other_verb(verb, keeps, monkeypatch):
     called = []
-    monkeypatch.setattr(program.sys, "argv", ["endx", verb])
+    monkeypatch.setattr(program.sys, "argv", ["endx", verb, "--help"])
     monkeypatch.setattr(program, "use_large_pages", lambda: called.append(verb))
     monkeypatch.setattr(program, "run_verb", lambda argv: 0)
     assert program.main() == 0

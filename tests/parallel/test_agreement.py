@@ -81,5 +81,5 @@ def test_other_parameters_of_a_process_are_noticed_and_no_other_split(monkeypatc
     if change in ("split", "none"):
         assert errors == [None] * 3
     else:
-        assert [type(error) for error in errors] == [Disagreement] * 3
+        assert [(type(error), error.status) for error in errors] == [(Disagreement, 70)] * 3
         assert str(errors[0]).startswith("process 1 holds other parameters than process 0 (step ")

@@ -12,6 +12,7 @@ import pytest
 from http_server import Running, until_closed, wait_for
 
 from endx_jax.serving import middleware
+from endx_jax.serving.server import bind
 from endx_jax.serving.settings import Limits, ServingSettings
 
 LIMITS = Limits(max_seconds=0.4)
@@ -102,6 +103,14 @@ def test_a_burst_of_connections_is_taken_while_the_event_loop_is_busy(serve):
         connections.callback(done.set)
         for _ in range(200):
             connections.enter_context(socket.create_connection(("127.0.0.1", running.port), 2))
+
+
+def test_a_port_can_be_taken_again_as_soon_as_a_server_has_stopped():
+    with bind("127.0.0.1", 0) as bound:
+        bound.listen()
+        with socket.create_connection(address := bound.getsockname()):
+            bound.accept()[0].close()  # the side that closes first keeps the port for a minute
+    bind(*address).close()
 
 
 def test_requests_that_outlast_the_grace_period_are_cut_off(serve, gated, caplog):
