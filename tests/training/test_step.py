@@ -18,7 +18,7 @@ from endx_jax.models import DualEncoder, TokenEmbedder, Tower
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings, to_global
 from endx_jax.parallel.execution import Execution
 from endx_jax.training.checkpoints import abstract
-from endx_jax.training.compilation import compile_ahead
+from endx_jax.training.compilation import compile_ahead, program_bytes
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
 from endx_jax.training.step import TrainState, make_train_step, merge_frozen, split_frozen
 
@@ -89,7 +89,7 @@ def test_the_logged_learning_rate_is_the_one_of_the_update(stream):
 
     step = make_train_step(objective, optimizer, make_schedule(settings, 7), seed=0, shardings=shardings)
     batch = to_global(stream[0], mesh, B)
-    values, logged = [0.0], []
+    values, logged, given = [0.0], [], state
     for _ in range(7):
         state, metrics = step(state, batch)
         values.append(float(state.params["log_temperature"]))
@@ -97,6 +97,12 @@ def test_the_logged_learning_rate_is_the_one_of_the_update(stream):
     expected = [0.25, 0.5, 0.75, 1.0, 0.75, 0.5, 0.25]
     np.testing.assert_allclose(logged, expected, rtol=1e-6)
     np.testing.assert_allclose(-np.diff(values), expected, rtol=1e-6)
+    assert given.params["log_temperature"].is_deleted()  # a step takes over the memory of its state
+    assert (state.step.dtype, int(state.step)) == (jnp.int32, 7)
+
+
+def test_a_result_in_the_memory_of_an_argument_takes_none():
+    assert program_bytes(jax.jit(lambda x: x + 1, donate_argnums=0).lower(jnp.zeros(1000)).compile()) == 4000
 
 
 def step_of(result):
