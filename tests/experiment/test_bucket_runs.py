@@ -22,7 +22,7 @@ from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.experiment.workdir import LOCK, run_index
 from endx_jax.index.index import Index
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
-from endx_jax.training.checkpoints import Checkpoints
+from endx_jax.training.checkpoints import Checkpoints, find_damage
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +162,7 @@ def test_verbs_read_from_a_bucket_and_write_into_it(inputs, url, endx, trained_w
     for file in trained_workdir.rglob("*"):
         if file.is_file() and file.name != LOCK:
             buckets.write_bytes(f"{url}/q/{file.relative_to(trained_workdir)}", file.read_bytes())
+    assert find_damage(f"{url}/q", 6) is None  # by the SHA-256 of files that were written into a folder
     before = buckets.listing(f"{url}/q")
     corpus = [f"--corpus={url}/pairs.csv", "--text-column=answer"]
     endx("encode", f"--workdir={url}/q", *corpus, f"--output={url}/new/corpus.sqlite")
