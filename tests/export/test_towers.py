@@ -12,10 +12,10 @@ from endx_jax.models import SIDES
 
 def test_half_precision_towers_become_plain_ones(models):
     model = plain(models["sde"])
-    tower = model.encoder.model.question
-    encoder = tower.encoder
-    assert tower.token_embedder.dtype == np.float32
-    assert (encoder.scan_layers, encoder.remat, encoder.dtype) == (False, "none", np.float32)
+    for tower in (model.encoder.model.question, model.encoder.model.answer):
+        assert tower.token_embedder.dtype == np.float32
+        encoder = tower.encoder
+        assert (encoder.scan_layers, encoder.remat, encoder.dtype) == (False, "none", np.float32)
     expected = jax.eval_shape(model.encoder.model.init, jax.random.key(0))
     chex.assert_trees_all_equal_shapes_and_dtypes(model.params, expected)
 
