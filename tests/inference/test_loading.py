@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 
 import numpy as np
 import pytest
@@ -42,57 +41,54 @@ def test_subpackages_are_there_without_importing_them():
         _ = endx_jax.nothing
 
 
-def imported(*verb, environment) -> set[str]:
-    """The modules that a verb imports; a server is stopped once it is ready."""
-    command = [sys.executable, "-X", "importtime", "-m", "endx_jax", *verb]
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as program,
-    ):
+# Loads a model as a library does and runs verbs, all in one process; after each, prints what has been imported so far.
+PROGRAM = """
+import json, os, sys
+import endx_jax
+tell, end = lambda: print(json.dumps([*sys.modules]), flush=True), os._exit
+os._exit = lambda status: (tell(), end(status))  # a server ends with it
+endx_jax.load(sys.argv[1]).encode_query("who")
+tell()
+from endx_jax.cli.entry import run_verb
+for verb in json.loads(sys.argv[2]):
+    assert run_verb(verb) == 0
+    tell()
+"""
+
+
+def imported(model, *verbs, environment) -> list[set[str]]:
+    """The modules that are imported after the model was loaded, and after each verb; a server is stopped once ready."""
+    command = [sys.executable, "-c", PROGRAM, str(model), json.dumps(verbs)]
+    found = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         for line in program.stdout:
             if line.startswith("ready: "):
                 program.send_signal(signal.SIGTERM)
+            elif line.startswith("["):
+                found.append({*json.loads(line)})
         assert program.wait(60) == 0
-        errors.seek(0)
-        return {line.rpartition("|")[2].strip() for line in errors if line.startswith("import time:")}
+    return found
 
 
 SLOW = ("transformers", "torch", "grain", "optax", "orbax", "pandas", "pyarrow", "huggingface_hub", "tensorflow")
-
-
-def test_verbs_that_answer_import_nothing_that_trains_and_transformers_for_new_tokenizers_only(tiny_bert, tmp_path):
-    (tmp_path / "corpus.txt").write_text("the cat sat on the mat\na dog\n")
-    index, environment = tmp_path / "index.sqlite", os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    encode = ["encode", f"--model={tiny_bert}", f"--corpus={tmp_path / 'corpus.txt'}"]
-    for first, verb in (  # at first, transformers reads a new tokenizer
-        (True, [*encode, f"--output={tmp_path / 'first.sqlite'}"]),
-        (False, [*encode, f"--output={index}"]),
-        (False, ["search", f"--index={index}", "where is the cat"]),
-        (False, ["serve", f"--index={index}", "--port=0"]),
-    ):
-        modules = imported(*verb, environment=environment)
-        assert "endx_jax.inference.embedding_model" in modules
-        named = {name.partition(".")[0] for name in modules}
-        assert ("transformers" in named) if first else not named & {*SLOW}, verb[0]
-        training = tuple(f"endx_jax.{part}" for part in ("training", "methods", "experiment.config"))
-        assert [name for name in modules if name.startswith(training)] == [], verb[0]
-    assert [*(tmp_path / "cache" / "endx_jax" / "xla").iterdir()]  # compiled programs
-
-
-ENCODE = """
-import json, sys
-import endx_jax
-endx_jax.load(sys.argv[1]).encode_query("who")
-print(json.dumps(sorted(name for name in sys.modules if name.partition(".")[0] == "endx_jax")))
-"""
+TRAINING = tuple(f"endx_jax.{part}" for part in ("training", "methods", "experiment.config"))
 NOT_NEEDED = ("training", "methods", "losses", "experiment", "retrieval", "export", "serving", "cli")
 
 
-def test_loading_and_encoding_import_at_most_80_modules_and_none_about_training(tiny_bert):
-    done = subprocess.run(
-        [sys.executable, "-c", ENCODE, str(tiny_bert)], capture_output=True, text=True, timeout=120, check=True
-    )
-    modules = json.loads(done.stdout)
-    assert "endx_jax.models.tower" in modules
-    assert [name for name in modules if name.split(".")[1:2] and name.split(".")[1] in NOT_NEEDED] == []
-    assert len(modules) <= 80, f"{len(modules)} modules: {modules}"
+def test_answers_need_nothing_that_trains_and_transformers_for_new_tokenizers_only(tiny_bert, tmp_path):
+    (tmp_path / "corpus.txt").write_text("the cat sat on the mat\na dog\n")
+    index, environment = tmp_path / "index.sqlite", os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    encode = ["encode", f"--model={tiny_bert}", f"--corpus={tmp_path / 'corpus.txt'}", f"--output={index}"]
+    search, serve = ["search", f"--index={index}", "where is the cat"], ["serve", f"--index={index}", "--port=0"]
+    # At first, transformers reads a new tokenizer.
+    assert "transformers" in imported(tiny_bert, environment=environment)[0]
+    loaded, *after = imported(tiny_bert, encode, search, serve, environment=environment)
+    assert len(after) == 3
+    for modules in (loaded, *after):
+        assert "endx_jax.inference.embedding_model" in modules
+        assert not {name.partition(".")[0] for name in modules} & {*SLOW}
+        assert [name for name in modules if name.startswith(TRAINING)] == []
+    assert [*(tmp_path / "cache" / "endx_jax" / "xla").iterdir()]  # compiled programs
+    own = sorted(name for name in loaded if name.partition(".")[0] == "endx_jax")
+    assert [name for name in own if name.split(".")[1:2] and name.split(".")[1] in NOT_NEEDED] == []
+    assert len(own) <= 80, f"{len(own)} modules: {own}"

@@ -128,5 +128,5 @@ def test_a_visible_example_of_hard_negatives():
 def test_no_hard_negatives_for_each_question_are_none(tile):
     question, answer = jnp.eye(3), jnp.ones((3, 3))
     none = {"hard_negatives": jnp.zeros((3, 0, 3)), "hard_negative_ids": jnp.zeros((3, 0), int)}
-    value = jax.value_and_grad(lambda question, **more: in_batch_softmax(question, answer, tile=tile, **more)[0])
+    value = jax.jit(jax.value_and_grad(lambda q, **more: in_batch_softmax(q, answer, tile=tile, **more)[0]))
     chex.assert_trees_all_close(value(question, **none, answer_id=jnp.arange(3)), value(question), rtol=1e-6)

@@ -129,7 +129,7 @@ def test_the_first_of_equally_hard_candidates_is_taken():
     """Squared distances of all questions to the answers: 1 4 1 4 1 9; answers 0, 1, 3 are equal, and 2, 4, 5."""
     answer = jnp.array([[1.0], [2.0], [-1.0], [-2.0], [1.0], [3.0]])
     known = {"answer_id": jnp.array([7, 7, 8, 7, 8, 8])}
-    to_answer = jax.grad(lambda x: triplet(jnp.zeros((6, 1)), x, margin=9.0, **known)[0])(answer)
+    to_answer = jax.jit(jax.grad(lambda x: triplet(jnp.zeros((6, 1)), x, margin=9.0, **known)[0]))(answer)
     # Farthest right answers: 1 of 1 and 3, and 5. Nearest negatives: 2 of 2 and 4, and 0.
     np.testing.assert_array_equal(jnp.flatnonzero(to_answer[:, 0]), [0, 1, 2, 5])
 
@@ -139,6 +139,7 @@ def test_quadratic_regression_conditional_is_the_distance_beyond_the_margin():
     answer = jnp.array([[0.0, 1.0], [0.8, 0.6], [0.0, 1.0], [1.0, 0.0]])
     where = jnp.array([True, True, True, False])
 
+    @jax.jit
     def compute(margin):
         return quadratic_regression_conditional(question, answer, margin=margin, where=where)
 

@@ -115,9 +115,8 @@ def slow(*cells, **changes):
 TWO = {"fsdp": 2, "tensor": 2}
 ROWS = [
     Row("bert", EXACT),
-    Row("bert", turned=True),
-    Row("bert", chunk=1),  # each text alone
-    Row("deep bert", scan_layers=True, remat="all_dots"),
+    Row("bert", turned=True, chunk=1),  # each text alone
+    slow("deep bert", scan_layers=True, remat="all_dots"),
     slow("deep bert", scan_layers=True),
     slow("deep bert", remat="dots"),
     slow("deep bert", EXACT, scan_layers=True, remat="full"),
@@ -129,7 +128,7 @@ ROWS = [
     Row("t5", Packing(30, ((4, 12),)), mesh=TWO, kernel=set()),
     Row("gemma", scan_layers=True, remat="dots"),
     Row("gemma", SPARE, remat="full"),
-    Row("gemma", mesh=TWO),
+    Row("gemma", mesh=TWO, remat="all_dots"),
     slow("gemma", mesh={"tensor": 4}),  # more devices than heads of keys
     Row("gemma, hidden dropout", Packing(30, ((4, 12),)), mesh=TWO, kernel={(32, 2, 8)}),
     Row("rnn", turned=True, remat="full"),

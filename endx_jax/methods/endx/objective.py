@@ -162,7 +162,7 @@ class EndxObjective(Objective):
         tokens = Tokens(ids=jnp.zeros((1, 2), jnp.int32), mask=jnp.ones((1, 2), bool))
         shape = jax.eval_shape(lambda p: self.model.encodings(p, "question", tokens), dual_encoder).shape
         encodings, mask = jnp.zeros(shape), tokens.mask
-        drawn = self.cross_encoder.init(key, encodings, mask, encodings, mask)["params"]
+        drawn = jax.jit(self.cross_encoder.init)(key, encodings, mask, encodings, mask)["params"]
         # Student and teacher share no buffer; host arrays are copied when they are placed.
         copy = lambda leaf: jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf  # noqa: E731
         copied = {"token_embedder", "encoder"} - set(SHARED_WITH_TEACHER[self.settings.teacher_shares])
