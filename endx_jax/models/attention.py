@@ -163,10 +163,9 @@ def attend(
     # Adding a bias saves memory: the gradient of `where` would keep a mask in the shape of the scores.
     scores = scores + jnp.where(attended_to, 0, jnp.finfo(scores.dtype).min).astype(scores.dtype)
     # The division of the softmax comes last, on [L, Dh] per head instead of [L, M].
-    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
-    total = jnp.sum(weights, axis=-1, keepdims=True)
+    weights, total = _exponentials(scores, value.dtype)
     weights = attention_dropout(weights, dropout_keys, rate)
-    attended = _regrouped(product("bhlm,bhmd->bhld", _regrouped(weights.astype(value.dtype), groups), value), heads)
+    attended = _regrouped(product("bhlm,bhmd->bhld", _regrouped(weights, groups), value), heads)
     return jnp.moveaxis(attended / total, 1, 2).astype(value.dtype)
 
 
@@ -204,6 +203,30 @@ def _product_jvp(subscripts, arrays, tangents):
     result = jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
     tangent = jnp.einsum(subscripts, of_a, b) + jnp.einsum(subscripts, a, of_b)
     return result, tangent.astype(result.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _exponentials(scores: Array, dtype: jnp.dtype) -> tuple[Array, Array]:
+    """Returns exp(scores - maximum of the row) in `dtype`, and its sums over rows in float32, [..., 1].
+
+    For the gradient it keeps the former alone: in float32 it would take the most memory of a step.
+    """
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    return weights.astype(dtype), jnp.sum(weights, axis=-1, keepdims=True)
+
+
+def _exponentials_forward(scores, dtype):
+    weights, total = _exponentials(scores, dtype)
+    weights = jax.lax.optimization_barrier(weights)  # or compilers would keep the scores and compute exp again
+    return (weights, total), weights
+
+
+def _exponentials_backward(dtype, weights, gradients):
+    of_weights, of_total = gradients
+    return ((of_weights.astype(of_total.dtype) + of_total) * weights,)
+
+
+_exponentials.defvjp(_exponentials_forward, _exponentials_backward)
 
 
 def plain_because(query: Array, key: Array, pattern: Pattern, *, biased: bool = False, packed: bool = False) -> str:

@@ -43,13 +43,14 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=0)
 def activated(activation: Callable[[Array], Array], up: Array, gate: Array | None = None) -> Array:
     """Computes the hidden units of an MLP: activation(up), or activation(gate) * up (Shazeer 2020).
 
     They are the largest arrays of a layer, so its gradient keeps only `up` and `gate`, and computes the rest again.
     """
-    return activation(up) if gate is None else activation(gate) * up
+    if gate is None:  # compilers keep no more than `up` unasked, and fuse better
+        return jax.checkpoint(activation, prevent_cse=False)(up)
+    return jax.checkpoint(lambda up, gate: activation(gate) * up)(up, gate)
 
 
 class Norm(nn.Module):

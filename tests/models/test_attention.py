@@ -90,6 +90,22 @@ def test_bfloat16_attention_sums_its_weights_in_float32(rate):
     np.testing.assert_allclose(out.astype(jnp.float32), 1.0, atol=0.05)
 
 
+def test_training_in_bfloat16_keeps_no_weights_in_float32():
+    length = 8
+    arrays = [jax.random.normal(key, (2, length, H, D), jnp.bfloat16) for key in jax.random.split(jax.random.key(0), 3)]
+    bias = jnp.zeros((1, H, length, length))
+
+    def attended(*arrays):
+        return attend(*arrays, jnp.ones((2, length), bool), Pattern(1.0), bias)
+
+    out, pull = jax.vjp(attended, *arrays)
+    kept = [(x.dtype, x.shape) for x in jax.tree.leaves(pull) if x.shape[-2:] == (length, length)]
+    assert kept == [(jnp.bfloat16, (2, H, length, length))]
+    wide, pull_wide = jax.vjp(attended, *(x.astype(jnp.float32) for x in arrays))
+    for found, expected in zip(pull(jnp.ones_like(out)), pull_wide(jnp.ones_like(wide)), strict=True):
+        np.testing.assert_allclose(found.astype(jnp.float32), expected, atol=0.03)
+
+
 @pytest.fixture
 def cudnn(monkeypatch):
     """Sets what is missing for cuDNN's attention: what is on this machine is asked for once, and it may have no GPU."""
