@@ -194,6 +194,12 @@ def pytest_in(copy: pathlib.Path, *arguments: str, seconds: float | None = None)
     return done.returncode, done.stdout + done.stderr
 
 
+def failures(output: str) -> list[str]:
+    """Returns the names of the tests that failed, and errors of pytest itself, in its output."""
+    named = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR ", "ERROR: "))]
+    return [line if line.startswith("ERROR: ") else line.partition(" ")[2].partition(" - ")[0] for line in named]
+
+
 def cover(folder: pathlib.Path, workers: int, tests: list[str]) -> None:
     """Runs the suite, or a part of it, once; writes `lines.json`: for each file and line the tests that run it."""
     copy = copied(folder)
@@ -206,12 +212,14 @@ def cover(folder: pathlib.Path, workers: int, tests: list[str]) -> None:
         raise SystemExit(f"the suite ended with status {status}: see {folder / 'cover.txt'}")
     data = coverage.CoverageData(str(copy / ".coverage"))
     data.read()
+    failed = set(failures(output))  # they would fail for every mutant
     found: dict[str, dict[int, list[str]]] = {}
     for file in data.measured_files():
         contexts = data.contexts_by_lineno(file)
         name = str(pathlib.Path(file).relative_to(copy))
         found[name] = {
-            line: sorted({test.rpartition("|")[0] for test in tests if test}) for line, tests in contexts.items()
+            line: sorted({test.rpartition("|")[0] for test in tests if test} - failed)
+            for line, tests in contexts.items()
         }
     (folder / "lines.json").write_text(json.dumps(found))
 
@@ -247,9 +255,7 @@ def run(folder: pathlib.Path, mutants: list[dict], packages: list[str], limit: i
                 pytest_in(copy, "--maxfail=3", "-m", "not slow", *tests, seconds=PATIENCE) if tests else (0, "")
             )
             _write(copy / mutant["file"], source)
-            named = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR ", "ERROR: "))]
-            killers = [line if line.startswith("ERROR: ") else line.split()[1] for line in named]
-            outcome |= {"status": "killed" if status else "survived", "tests": len(tests), "by": killers}
+            outcome |= {"status": "killed" if status else "survived", "tests": len(tests), "by": failures(output)}
         with journal.open("a") as file:
             file.write(json.dumps(outcome | {"seconds": round(time.monotonic() - began)}) + "\n")
 
