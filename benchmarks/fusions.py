@@ -9,6 +9,9 @@ of their domain, up to `--pool`. The table has the MRR of BM25, of the model alo
 - `default`: cosine + `WEIGHT` x BM25's score over the square root of the highest possible one.
 - `fitted`: the weight of each half of the questions is fitted on the other half (`fit_fusion`), from 200 questions.
 
+With `--validation=N` the table has in their place what a weight gains over the default that N random questions choose:
+the mean over draws for the other questions, the draws' 10th percentile, and the share of draws that leave the default.
+
 Differences are from the model alone, and those of `default` and `fitted` also from the better of model and BM25, with
 95 % intervals for other questions. Vectors are kept in OUTPUT, so that the same command does not encode again.
 """
@@ -28,9 +31,10 @@ from endx_jax.data.sets.splits import limit_questions
 from endx_jax.metrics.significance import paired_difference
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import evaluate_set
-from endx_jax.ranking.hybrid import ENOUGH, Hybrid, fit_fusion
+from endx_jax.ranking.hybrid import ENOUGH, GRID, Hybrid, fit_fusion
 
 POINTS = 0.7 / 30
+DRAWS = 100
 
 
 def read(file: pathlib.Path, questions: int, pool: int, language: str) -> RetrievalSet:
@@ -70,6 +74,28 @@ def fitted(dense, lexical, records: RetrievalSet) -> tuple[np.ndarray, list[floa
     return values, weights
 
 
+def by_few(dense, lexical, records: RetrievalSet, count: int) -> dict[str, str]:
+    """Returns columns about the fusion that each of `DRAWS` random sets of `count` questions chooses."""
+    values = {
+        weight: evaluate_set(lambda start, stop, w=weight: (dense + w * lexical)[start:stop], records).values["mrr"]
+        for weight in GRID
+    }
+    draw, gains, moved, default = np.random.default_rng(0), [], 0, Hybrid().weight
+    for _ in range(DRAWS):
+        order = draw.permutation(len(records.questions))
+        own, other = order[:count], order[count:]
+        scorers = [lambda start, stop, rows=block[own]: rows[start:stop] for block in (dense, lexical)]
+        weight = fit_fusion(*scorers, records.select_questions(own.tolist()), "mrr", cosine=True).weight
+        gains.append(100 * float((values[weight] - values[default])[other].mean()))
+        moved += weight != default
+    return {
+        "default": f"{100 * values[default].mean():.1f}",
+        "gain": f"{np.mean(gains):+.2f}",
+        "10th percentile": f"{np.percentile(gains, 10):+.2f}",
+        "moved": f"{100 * moved / DRAWS:.0f} %",
+    }
+
+
 def difference(before: np.ndarray, after: np.ndarray) -> str:
     """Formats a difference in points with its interval."""
     (found,) = paired_difference(before[:, None], after[:, None])
@@ -84,6 +110,7 @@ def main() -> None:
     options.add_argument("--model", default="all-MiniLM-L6-v2", help="model")
     options.add_argument("--questions", type=int, default=1000, help="most questions of a domain")
     options.add_argument("--pool", type=int, default=3000, help="most answers of a domain")
+    options.add_argument("--validation", type=int, help="questions that choose a weight, instead of halves")
     options.add_argument("--only", default=",".join(DOMAINS), help="comma-separated names of domains")
     options.add_argument("--json", type=pathlib.Path, help="file for the results")
     chosen = options.parse_args()
@@ -95,7 +122,12 @@ def main() -> None:
         questions, candidates = encode(records, model, chosen.output / f"{name}.npz")
         dense, bm25 = questions @ candidates.T, BM25.of_texts(records.candidates, records.text_language)
         points, count = bm25.scores(records.questions), len(records.questions)
-        lexical = bm25.scaled_block(records.questions)(0, count)
+        lexical = np.asarray(bm25.scaled_block(records.questions)(0, count))
+        row = {"domain": name, "half": domain.half, "questions": count, "answers": len(records.candidates)}
+        if chosen.validation:
+            rows.append(row | by_few(dense, lexical, records, chosen.validation))
+            print(common.table(rows[-1:]), flush=True)
+            continue
         default = Hybrid().weight
         scores = {
             "BM25": points,
@@ -111,7 +143,6 @@ def main() -> None:
         if count >= 2 * ENOUGH:
             values["fitted"], weights = fitted(dense, lexical, records)
         better = max(("alone", "BM25"), key=lambda system: values[system].mean())
-        row = {"domain": name, "half": domain.half, "questions": count, "answers": len(records.candidates)}
         row |= {system: f"{100 * found.mean():.1f}" for system, found in values.items()}
         row |= {f"{one} - alone": difference(values["alone"], values[one]) for one in [*values][2:]}
         row |= {f"{one} - better": difference(values[better], values[one]) for one in [*values][3:]}

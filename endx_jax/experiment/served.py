@@ -71,7 +71,7 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
     measure, cosine = run.settings.evaluation.metric.rpartition("/")[2], run.settings.model.normalize
     records = _searched(run) if run.data.validation.questions else run.data.validation
     about: dict[str, Any] = {"system": "trained", "questions": len(records.questions)}
-    if len(records.questions) < min(FEWEST, ENOUGH):
+    if len(records.questions) < FEWEST:
         return Served(trained, default_hybrid(cosine=cosine), about)
     lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
     known = known_questions(records.candidates, sets_of(run, "train"), besides=set(records.questions))
@@ -83,9 +83,7 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
         """Returns the best fusion with BM25, and the measure of each question by it without known questions."""
         questions = run.encoder(towers, "question", records.questions)
         scores = mean_maxsim(questions, scores_of(questions, run.encoder(towers, "answer", records.candidates)))
-        hybrid = default_hybrid(cosine=cosine)
-        if len(records.questions) >= ENOUGH:
-            hybrid = fit_fusion(scores, lexical, records, measure, cosine=cosine)
+        hybrid = fit_fusion(scores, lexical, records, measure, cosine=cosine)
         values = evaluate_set(hybrid.score_block(scores, lexical), records).values[measure]
         if by_known is None:
             return hybrid, values
@@ -93,7 +91,7 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
         return fit_known(hybrid, scores, *by_known(dense_scores(questions, asked)), records, measure), values
 
     hybrid, after = fitted(trained)
-    if len(records.questions) < FEWEST or initial is None:
+    if initial is None:
         return Served(trained, hybrid, about)
     towers = initial()
     default, before = fitted(towers)

@@ -43,7 +43,8 @@ def best(endx, *arguments) -> str:
 def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_in_validation(
     config, tmp_path, endx, capsys, monkeypatch
 ):
-    monkeypatch.setattr(served_models, "ENOUGH", 5)
+    monkeypatch.setattr(served_models, "FEWEST", 5)
+    monkeypatch.setattr(hybrid, "ENOUGH", 5)
     monkeypatch.setattr(hybrid, "GRID", (0.0, 1.5))
     results = run(config, tmp_path / "run")
     splits = read_splits(read_config(tmp_path / "run").data)

@@ -12,7 +12,7 @@ from endx_jax.index.index_model import stored_hybrid
 from endx_jax.inference.manifest import MANIFEST
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import evaluate_scores
-from endx_jax.ranking.hybrid import FUSED, GRID, Hybrid, fit_fusion, reciprocal_ranks, surest
+from endx_jax.ranking.hybrid import ENOUGH, FUSED, GRID, Hybrid, fit_fusion, reciprocal_ranks, surest
 from endx_jax.ranking.results import Results
 from endx_jax.ranking.systems import evaluate_dense
 
@@ -100,24 +100,23 @@ def words_of(records):
     return BM25.of_texts(records.candidates).scaled_block(records.questions)
 
 
-def test_the_weight_is_fitted_on_validation_questions():
-    records, asked, ranked = words_and_meaning(60)
+@pytest.mark.parametrize("count", [60, 120])
+def test_the_weight_is_fitted_on_validation_questions(count):
+    records, asked, ranked = words_and_meaning(count)
 
-    def fitted(dense, **options):
-        return fit_fusion(lambda a, b: dense[a:b], words_of(records), records, "mrr", **{"cosine": True, **options})
+    def fitted(dense, records=records, *, cosine=True):
+        return fit_fusion(lambda a, b: dense[a:b], words_of(records), records, "mrr", cosine=cosine)
 
-    # Noise needs a large weight; scores that are perfect need none.
-    noise = fitted(10 * asked @ ranked.T)
-    assert noise == Hybrid(max(GRID), 60)
-    assert fitted(np.eye(60, dtype=np.float32)) == Hybrid(0.0, 60)
+    # Noise needs a large weight; scores that are perfect need none, and few questions keep the default.
+    assert fitted(10 * asked @ ranked.T) == Hybrid(max(GRID), count)
+    assert fitted(np.eye(count, dtype=np.float32)) == (Hybrid() if count < ENOUGH else Hybrid(0.0, count))
     # Words that mislead get none: each answer is perfect but for a small margin.
-    misled = dataclasses.replace(records, qrels=tuple(((n + 1) % 60,) for n in range(60)))
-    right = np.roll(np.eye(60, dtype=np.float32), 1, axis=1) * 0.001
-    assert fit_fusion(lambda a, b: right[a:b], words_of(misled), misled, "mrr", cosine=True) == Hybrid(0.0, 60)
-    assert fit_fusion(lambda a, b: right[a:b], words_of(misled), misled, "mrr", cosine=False) == Hybrid(
-        0.0, 60, known=0.0
-    )
-    assert fitted(asked @ ranked.T, cosine=False) == Hybrid(None, 60, known=0.0)
+    misled = dataclasses.replace(records, qrels=tuple(((n + 1) % count,) for n in range(count)))
+    right = np.roll(np.eye(count, dtype=np.float32), 1, axis=1) * 0.001
+    assert fitted(right, misled) == Hybrid(0.0, count)
+    assert fitted(right, misled, cosine=False) == Hybrid(0.0, count, known=0.0)
+    few = Hybrid(None, known=0.0)
+    assert fitted(asked @ ranked.T, cosine=False) == dataclasses.replace(few, questions=0 if count < ENOUGH else count)
 
 
 def test_the_model_folder_says_how_to_fuse(trained_workdir, tmp_path):
