@@ -185,7 +185,7 @@ def copied(folder: pathlib.Path) -> pathlib.Path:
 def pytest_in(copy: pathlib.Path, *arguments: str, seconds: float | None = None) -> tuple[int, str]:
     """Runs pytest on a copy of the checkout; returns its status, -1 if the time is over, and its output."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    compiled = str(copy.parent / "compiled")  # a defect that changes a program changes its key
+    compiled = str(copy.parent / "compiled")  # safe to share: another program has another key
     environment = os.environ | {"PYTHONPATH": str(copy), "JAX_COMPILATION_CACHE_DIR": compiled}
     try:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
@@ -261,7 +261,7 @@ def run(folder: pathlib.Path, mutants: list[dict], packages: list[str], limit: i
 
 
 def _write(file: pathlib.Path, source: str) -> None:
-    """Writes a module and drops its compiled form, which Python tells from another by size and second only."""
+    """Writes a module and drops its compiled form, which Python may take for that of the new source."""
     file.write_text(source)
     for compiled in file.parent.glob(f"__pycache__/{file.stem}.*.pyc"):
         compiled.unlink()
@@ -302,6 +302,7 @@ def main() -> None:
     parser.add_argument("--tests", nargs="*", default=[], help="folders of tests of `cover` [all]")
     options = parser.parse_args()
     # A background job of a shell ignores Ctrl-C, and so would its tests, some of which then fail without a mutant.
+    # This restores it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)

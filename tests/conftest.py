@@ -27,7 +27,7 @@ from endx_jax.models import products
 from endx_jax.parallel.sharding import RULES, rule_of
 
 # The suite compiles much and computes little: machine code that is made faster, and runs slower, is the better bargain.
-# Nothing is optimized by what is said of pointers, so it need not be said (a tenth of the time of compilation).
+# At this level LLVM makes no use of alias metadata, and writing it takes a tenth of the time of compilation.
 # XLA stops at flags that it does not know, and JAX 0.11's no longer knows the last one.
 FLAGS = "--xla_backend_optimization_level=0"
 FLAGS += " --xla_llvm_enable_alias_scope_metadata=false --xla_llvm_enable_noalias_metadata=false"

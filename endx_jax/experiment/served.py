@@ -65,8 +65,9 @@ class Served(NamedTuple):
 def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -> Served:
     """Returns the trained model, or that before training if validation questions show that search is better with it.
 
-    Both are fused as is best for validation questions, which are ranked against all answers of the data, up to `OTHERS`
-    besides their own. `initial` returns the parameters of the towers before training; None: they are not compared.
+    Both are fused as validation questions choose (`fit_fusion`, `fit_known`), which are ranked against all answers of
+    the data, up to `OTHERS` besides their own. `initial` returns the parameters of the towers before training; None:
+    they are not compared.
     """
     measure, cosine = run.settings.evaluation.metric.rpartition("/")[2], run.settings.model.normalize
     records = _searched(run) if run.data.validation.questions else run.data.validation
@@ -80,7 +81,7 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
     by_known = known_scorers(records, known) if ranked and sum(map(len, known)) <= KNOWN else None
 
     def fitted(towers: dict) -> tuple[Hybrid, np.ndarray]:
-        """Returns the best fusion with BM25, and the measure of each question by it without known questions."""
+        """Returns the chosen fusion with BM25, and the measure of each question by it without known questions."""
         questions = run.encoder(towers, "question", records.questions)
         scores = mean_maxsim(questions, scores_of(questions, run.encoder(towers, "answer", records.candidates)))
         hybrid = fit_fusion(scores, lexical, records, measure, cosine=cosine)
@@ -94,14 +95,14 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
     if initial is None:
         return Served(trained, hybrid, about)
     towers = initial()
-    default, before = fitted(towers)
+    untrained, before = fitted(towers)
     groups = records.groups or ()
     clusters = groups if len(set(groups)) >= FEWEST else ()
     (difference,) = paired_difference(before[:, None], after[:, None], clusters=clusters)
     about |= {"candidates": len(records.candidates), "measure": measure, "interval": [difference.low, difference.high]}
     about |= {UNTRAINED_HYBRID: float(before.mean()), "hybrid": float(after.mean())}
     if difference.high < 0:
-        return Served(towers, default, about | {"system": UNTRAINED})
+        return Served(towers, untrained, about | {"system": UNTRAINED})
     return Served(trained, hybrid, about)
 
 

@@ -140,7 +140,7 @@ def attend(
       dropout_keys: keys [B], or None outside training.
 
     Returns:
-      [B, L, H, Dh] in the dtype of `value`; the softmax is float32.
+      [B, L, H, Dh] in the dtype of `value`. The softmax is computed in float32; its weights are rounded to that dtype.
     """
     window, rate = pattern.window, 0.0 if dropout_keys is None else pattern.dropout_rate
     if isinstance(mask.shape[1], int) and window is not None and mask.shape[1] <= window + 1:

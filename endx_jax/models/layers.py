@@ -48,9 +48,9 @@ def activated(activation: Callable[[Array], Array], up: Array, gate: Array | Non
 
     They are the largest arrays of a layer, so its gradient keeps only `up` and `gate`, and computes the rest again.
     """
-    if gate is None:  # compilers keep no more than `up` unasked, and fuse better
+    if gate is None:  # compilers compute the activation again unasked, and fuse it if nothing prevents that
         return jax.checkpoint(activation, prevent_cse=False)(up)
-    return jax.checkpoint(lambda up, gate: activation(gate) * up)(up, gate)
+    return jax.checkpoint(lambda x, y: activation(y) * x)(up, gate)  # or compilers would keep the product, too
 
 
 class Norm(nn.Module):

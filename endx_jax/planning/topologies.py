@@ -68,10 +68,11 @@ class Topology:
     slices: int = 1
 
     def __post_init__(self):
-        node = min(self.size, GPUS_OF_A_NODE) if self.chip.platform == "gpu" else 1
-        if self.size < 1 or self.size % node:
+        some_left = self.chip.platform == "gpu" and self.size > GPUS_OF_A_NODE and self.size % GPUS_OF_A_NODE
+        if self.size < 1 or some_left:
             raise EndxError(
-                f"there is no {self}: give at least one device, and GPUs in whole nodes of {GPUS_OF_A_NODE}"
+                f"--topology={self} can't be planned: give at least one device, and more than {GPUS_OF_A_NODE} GPUs in"
+                f" multiples of {GPUS_OF_A_NODE}"
             )
 
     @property

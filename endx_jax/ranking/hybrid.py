@@ -21,9 +21,10 @@ WEIGHT, KNOWN_WEIGHT = 0.08, 0.65
 # Weights that `fit_fusion` and `fit_known` compare; the first is the model alone.
 GRID = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.5, 0.7, 1.2, 2.4)
 KNOWN = (0.0, 0.5, 0.6, 0.65, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1)
-# Smallest number of validation questions for which a weight is compared with dense scores alone. With fewer it is
-# compared with the default, which is left for a gain of more than two standard errors only.
+# Smallest number of validation questions for which weights are compared with dense scores alone.
 ENOUGH = 100
+# With fewer, they are compared with the default, which is left only for a gain of more than so many standard errors.
+FEW_ERRORS = 2.0
 # Smallest number of documents of each ranking that are fused; lower ones hardly affect the top.
 FUSED = 100
 # Chosen by Cormack et al. (2009) on pilot runs; results hardly depend on it.
@@ -99,31 +100,32 @@ def default_hybrid(*, cosine: bool) -> Hybrid:
     return Hybrid(WEIGHT) if cosine else Hybrid(None, known=0.0)
 
 
-def surest(values: Sequence[np.ndarray], errors: float = 1.0) -> int:
+def surest(values: Sequence[np.ndarray], standard_errors: float = 1.0) -> int:
     """Returns which of W systems gains most surely over the first one, given their metric for the same Q questions [Q].
 
-    It is the one with the highest lower end of its mean gain, the mean minus `errors` standard errors; 0, the first
+    It is the one with the highest lower end of its mean gain, the mean minus so many `standard_errors`; 0, the first
     system, if no other one's is above 0. From dense scores alone, on several domains, the mean itself lost more where
     BM25 does not help, and a wider interval gained less where it does (docs/results.md).
     """
     gains = np.asarray(values, np.float64) - np.asarray(values[0], np.float64)
-    return int(np.argmax(gains.mean(axis=1) - errors * gains.std(axis=1) / math.sqrt(gains.shape[1])))
+    return int(np.argmax(gains.mean(axis=1) - standard_errors * gains.std(axis=1) / math.sqrt(gains.shape[1])))
 
 
 def fit_fusion(dense: ScoreBlock, lexical: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
-    """Returns the fusion whose `measure` for validation questions gains most surely over dense scores alone.
+    """Returns the fusion that validation questions choose by `measure`.
 
-    With fewer than `ENOUGH` questions it is the default, unless another gains over it by more than two standard errors,
-    as with texts in a language that the model does not know. `lexical` scores by `BM25.scaled_block`. The weight is
-    chosen from `GRID` for cosines; for other scores, reciprocal ranks or dense scores alone are chosen.
+    It is the one that gains most surely over dense scores alone. With fewer than `ENOUGH` questions it is the default,
+    unless another fusion gains clearly over it, as with texts in a language that the model does not know. `lexical`
+    scores by `BM25.scaled_block`. The weight is chosen from `GRID` for cosines; for other scores, reciprocal ranks or
+    dense scores alone are chosen.
     """
     default, few = default_hybrid(cosine=cosine), len(records.questions) < ENOUGH
     about = f"{BM25.description(records.text_language)}{SCALE}"
-    asked = dataclasses.replace(default, questions=len(records.questions), bm25=about)
-    tried = [default] * few
-    tried += [dataclasses.replace(asked, weight=weight) for weight in (GRID if cosine else (0.0, None))]
+    fitted = dataclasses.replace(default, questions=len(records.questions), bm25=about)
+    tried = [default] if few else []
+    tried += [dataclasses.replace(fitted, weight=weight) for weight in (GRID if cosine else (0.0, None))]
     ranked = (evaluate_set(hybrid.score_block(dense, lexical), records) for hybrid in tried)
-    return tried[surest([evaluation.values[measure] for evaluation in ranked], errors=2.0 if few else 1.0)]
+    return tried[surest([evaluation.values[measure] for evaluation in ranked], FEW_ERRORS if few else 1.0)]
 
 
 def fit_known(hybrid: Hybrid, dense, known, lexical, records: RetrievalSet, measure: str) -> Hybrid:

@@ -27,7 +27,8 @@ SECURITY = {
     "Referrer-Policy": "no-referrer",
 }
 
-# Seconds in which the rest of a body is read and discarded after a response that did not need it.
+# Seconds in which the rest of a body is read and discarded after a response that did not need it; they count in the
+# request's time.
 LINGER = 5.0
 
 
@@ -50,12 +51,12 @@ class Guard:
                     headers[name] = value
             await send(message)
 
-        receive, lingering = _lingering(receive, with_headers)
+        receive, send_last = _read_before_end(receive, with_headers)
         try:
             self._check(scope["path"], Headers(scope=scope))
         except Refusal as refusal:
-            return await error_response(refusal)(scope, receive, lingering)
-        await self._app(scope, receive, lingering)
+            return await error_response(refusal)(scope, receive, send_last)
+        await self._app(scope, receive, send_last)
 
     def _check(self, path: str, headers: Headers) -> None:
         if self._settings.loopback_only and not LOOPBACK.fullmatch(headers.get("host", "")):
@@ -74,31 +75,31 @@ class Guard:
             raise Refusal(413, f"the body is larger than {most} bytes: send less at a time", code="body_too_large")
 
 
-def _lingering(receive: Receive, send: Send) -> tuple[Receive, Send]:
+def _read_before_end(receive: Receive, send: Send) -> tuple[Receive, Send]:
     """Returns functions that end a response only when the request's body was read, or `LINGER` seconds later.
 
     The response is sent at once. A connection that is closed while its client still sends the body is reset, and many
     clients would not see the response.
     """
-    unread = True
+    unread = True  # where there is no body, the first message says so
 
-    async def noting() -> Message:
+    async def receive_noted() -> Message:
         nonlocal unread
         message = await receive()
         unread = message.get("more_body", False)
         return message
 
-    async def sending(message: Message) -> None:
+    async def send_last(message: Message) -> None:
         if message["type"] != "http.response.body" or message.get("more_body", False) or not unread:
             return await send(message)
         await send({**message, "more_body": True})
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
                 while unread:
-                    await noting()
+                    await receive_noted()
         await send({"type": "http.response.body", "body": b""})
 
-    return noting, sending
+    return receive_noted, send_last
 
 
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)

@@ -69,7 +69,7 @@ def test_other_parameters_of_a_process_are_noticed_and_no_other_split(monkeypatc
     def check(process):
         values = np.arange(12).reshape(3, 4)
         if process and change == "value":
-            values[2, 1] *= -1  # the highest bit alone of a float
+            values[2, 1] *= -1  # in a float this changes the sign bit alone
         if process and change == "order":
             values = values[:, ::-1]
         axis = "fsdp" if process == 1 and change == "split" else None

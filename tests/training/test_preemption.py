@@ -151,7 +151,7 @@ def test_ignored_interrupts_stay_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-# Processes that are forked one after another, as imports take long: each prints its number, and then the first one its
+# One process imports once and forks three children in turn: each prints its process id, and the parent then its exit
 # status. In a long step the main thread is in code that handles no signals.
 STEPS = """
 import contextlib, hashlib, os, pathlib, sys
