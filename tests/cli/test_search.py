@@ -97,6 +97,8 @@ def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir
     scores = load_pair_scorer(pair_workdir)([question], [texts[name] for name in before])(pairs)
     assert [answer["id"] for answer in after] == [before[n] for n in np.argsort(-scores, kind="stable")[:2]]
     np.testing.assert_allclose([answer["score"] for answer in after], np.sort(scores)[:1:-1], atol=1e-4)
+    (only,) = json.loads(search(*arguments, "--top=1", f"--rerank={pair_workdir}", "--rerank-top=1").out)["answers"]
+    assert only["id"] == before[0]
 
 
 def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, search):
