@@ -5,6 +5,8 @@ padding. Model FLOPs are those of PaLM, appendix B: the matrix products of the f
 backward pass; recomputation does not count. They are divided by the rate of a large matrix product measured here in the
 same precision, and by the peak of the device's data sheet if known.
 
+With --topology=h200:1 the steps are compiled for a device that is not here, and the table has their memory and roofline.
+
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
 
@@ -29,6 +31,9 @@ from endx_jax.models.transformer_config import TransformerConfig
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import state_shardings
 from endx_jax.planning.chips import chip_of
+from endx_jax.planning.compiled import compile_traced
+from endx_jax.planning.topologies import devices_of, topology_named
+from endx_jax.training.compilation import abstract_batch
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
 from endx_jax.training.step import TrainState, make_train_step
 
@@ -119,16 +124,21 @@ def random_batch(shape: Shape, pairs: int, lengths: tuple[int, int], seed: int) 
     return Batch(question=question, answer=answer, question_id=row, answer_id=row, positive_ids=row[:, None])
 
 
-def make_step(shape: Shape, dtype: jnp.dtype, seed: int):
-    """Returns (state, train_step) of a Siamese dual encoder without dropout."""
+def make_step(shape: Shape, dtype: jnp.dtype, seed: int, device: jax.Device | None = None):
+    """Returns (state, train_step) of a Siamese dual encoder without dropout, of shapes for a device that is not here."""
     tower = shape.tower(dtype)
     objective = DualObjective(DualEncoder(tower, tower), DualSettings())
     settings = OptimizerSettings(name=shape.optimizer)
-    params = jax.jit(lambda key: objective.init(key, objective.model.init(key)))(jax.random.key(seed))
+    init = jax.jit(lambda key: objective.init(key, objective.model.init(key)))
+    params = (init if device is None else init.eval_shape)(jax.random.key(seed))
     optimizer = make_optimizer(settings, STEPS, params)
-    mesh = make_mesh(MeshSettings(), jax.devices()[:1])
-    shardings = state_shardings(jax.eval_shape(lambda p: TrainState.create(p, optimizer), params), mesh)
-    state = jax.jit(lambda p: TrainState.create(p, optimizer), out_shardings=shardings)(params)
+    mesh = make_mesh(MeshSettings(), jax.devices()[:1] if device is None else [device])
+    shape_of_state = jax.eval_shape(lambda p: TrainState.create(p, optimizer), params)
+    shardings = state_shardings(shape_of_state, mesh)
+    if device is None:
+        state = jax.jit(lambda p: TrainState.create(p, optimizer), out_shardings=shardings)(params)
+    else:
+        state = jax.tree.map(lambda x, y: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=y), shape_of_state, shardings)
     step = make_train_step(objective, optimizer, make_schedule(settings, STEPS), seed=seed, shardings=shardings)
     return state, step
 
@@ -163,6 +173,26 @@ def measure(name: str, options: argparse.Namespace, measured_peak: float) -> dic
     }
 
 
+def compile_only(name: str, options: argparse.Namespace) -> dict:
+    """Returns the table row of one shape, compiled for the first device of a topology."""
+    (device, *_), shape = devices_of(topology_named(options.topology)), SHAPES[name]
+    pairs, lengths = options.batch or shape.pairs, (options.question_length, options.answer_length)
+    state, step = make_step(shape, jnp.dtype(options.dtype), options.seed, device)
+    mesh = make_mesh(MeshSettings(), [device])
+    batch = abstract_batch(random_batch(shape, pairs, lengths, options.seed), mesh)
+    with jax.set_mesh(mesh):
+        program = compile_traced(step.trace(state, batch), (state, batch))
+    return {
+        "model": name,
+        "batch": pairs,
+        "lengths": f"{lengths[0]}+{lengths[1]}",
+        "dtype": options.dtype,
+        "temporaries_gb": program.temporaries / 1e9,
+        "peak_gb": program.peak / 1e9,
+        "roofline_ms": 1000 * sum(program.roofline.values()),
+    }
+
+
 def measure_product(size: int, dtype: jnp.dtype, repeats: int) -> float:
     """Returns the FLOP/s of a square matrix product, the maximum of the repeats."""
     left, right = (jax.random.normal(key, (size, size), dtype) for key in jax.random.split(jax.random.key(0)))
@@ -184,7 +214,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")
+    parser.add_argument("--topology", default="", help="compile for a topology such as h200:1, and run nothing")
     options = parser.parse_args()
+    if options.topology:
+        results = [compile_only(name, options) for name in options.models]
+        print(common.table(results))
+        return common.write(options.json, vars(options), results)
     peak = measure_product(options.product, jnp.dtype(options.dtype), max(options.repeats, 10))
     print(f"a product of {options.product} x {options.product} in {options.dtype}: {peak / 1e12:.4g} TFLOP/s")
     results = [measure(name, options, peak) for name in options.models]
