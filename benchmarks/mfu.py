@@ -5,7 +5,7 @@ padding. Model FLOPs are those of PaLM, appendix B: the matrix products of the f
 backward pass; recomputation does not count. They are divided by the rate of a large matrix product measured here in the
 same precision, and by the peak of the device's data sheet if known.
 
-With --topology=h200:1 the steps are compiled for a device that is not here, and the table has their memory and roofline.
+With --topology=h200:1 the steps are compiled for a device that is not here; the table has their memory and roofline.
 
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
@@ -125,7 +125,7 @@ def random_batch(shape: Shape, pairs: int, lengths: tuple[int, int], seed: int) 
 
 
 def make_step(shape: Shape, dtype: jnp.dtype, seed: int, device: jax.Device | None = None):
-    """Returns (state, train_step) of a Siamese dual encoder without dropout, of shapes for a device that is not here."""
+    """Returns (state, train_step) of a Siamese dual encoder without dropout; for an absent device, of shapes."""
     tower = shape.tower(dtype)
     objective = DualObjective(DualEncoder(tower, tower), DualSettings())
     settings = OptimizerSettings(name=shape.optimizer)
