@@ -8,7 +8,7 @@ from endx_jax.data.languages import LANGUAGES
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds flags for the settings of `data` by which rows are read; the language has no default value."""
+    """Adds flags for the settings of `data` that say how rows are read; `--language` has no default."""
     from endx_jax.data.settings import DataSettings
 
     options: dict[str, dict[str, Any]] = {

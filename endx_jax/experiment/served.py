@@ -65,9 +65,9 @@ class Served(NamedTuple):
 def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -> Served:
     """Returns the trained model, or that before training if validation questions show that search is better with it.
 
-    Both are fused as validation questions choose (`fit_fusion`, `fit_known`), which are ranked against all answers of
+    Validation questions choose the fusion of each (`fit_fusion`, `fit_known`). They are ranked against all answers of
     the data, up to `OTHERS` besides their own. `initial` returns the parameters of the towers before training; None:
-    they are not compared.
+    the two models are not compared.
     """
     measure, cosine = run.settings.evaluation.metric.rpartition("/")[2], run.settings.model.normalize
     records = _searched(run) if run.data.validation.questions else run.data.validation

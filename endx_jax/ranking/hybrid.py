@@ -112,7 +112,7 @@ def surest(values: Sequence[np.ndarray], standard_errors: float = 1.0) -> int:
 
 
 def fit_fusion(dense: ScoreBlock, lexical: ScoreBlock, records: RetrievalSet, measure: str, *, cosine: bool) -> Hybrid:
-    """Returns the fusion that validation questions choose by `measure`.
+    """Returns the fusion of dense scores and BM25 that is chosen by `measure` on validation questions.
 
     It is the one that gains most surely over dense scores alone. With fewer than `ENOUGH` questions it is the default,
     unless another fusion gains clearly over it, as with texts in a language that the model does not know. `lexical`
