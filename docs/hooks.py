@@ -43,6 +43,8 @@ CODE, BREAKS = re.compile(r"<code>[^<]{17,}</code>"), re.compile(r"(?<=[._=,(])(
 FLAG = re.compile(r"(?<=[\s>;(])--[a-z][\w.-]*")
 # Files of the repository that are pages of the site too.
 REPOSITORY = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+# Links to them.
+PAGE = re.compile(rf"\]\(\.\./({'|'.join(REPOSITORY)})")
 # Settings whose table a page shows: names in a comment.
 SHOWN = re.compile(r"^<!-- settings: (.+) -->$", re.MULTILINE)
 # Equations in the form of arithmatex: \(...\) inline and \[...\] displayed.
@@ -73,6 +75,7 @@ def on_page_markdown(markdown, page, config, files):
     sections = [section.title for section in page.ancestors]
     page.meta["search"] = {"boost": next((BOOSTS[title] for title in sections if title in BOOSTS), 1)}
     declared = {row[0]: row for row in flattened(resolve(base_config()))} if SHOWN.search(markdown) else {}
+    markdown = PAGE.sub(r"](\1", markdown)
     markdown = SHOWN.sub(lambda found: _table(declared[name] for name in found[1].split()), markdown)
     address = config["repo_url"]
     return OUTSIDE.sub(rf"[\1]({address}/blob/main/\2)" if address else r"\1", markdown)
