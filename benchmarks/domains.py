@@ -31,13 +31,13 @@ EVERY_PARAGRAPH = 43
 
 
 def squad(*names: str, every: int = 1) -> Callable[[pathlib.Path], Pairs]:
-    """Returns a reader of files in SQuAD's form, plain or gzipped: each question with its paragraph."""
+    """Returns a reader of files in SQuAD's form, each also as NAME.gz: each question with its paragraph."""
 
     def read(folder: pathlib.Path) -> Pairs:
         number = 0
         for name in names:
-            content = (folder / name).read_bytes()
-            content = gzip.decompress(content) if name.endswith(".gz") else content
+            file = folder / name
+            content = file.read_bytes() if file.exists() else gzip.decompress((folder / f"{name}.gz").read_bytes())
             for article in json.loads(content)["data"]:
                 for paragraph in article["paragraphs"]:
                     number += 1
@@ -130,16 +130,16 @@ class Domain:
 
 DOMAINS = {
     "squad": Domain(
-        "squad", "rajpurkar.github.io/SQuAD-explorer", "choose", squad("train-v1.1.json.gz", every=EVERY_PARAGRAPH)
+        "squad", "rajpurkar.github.io/SQuAD-explorer", "choose", squad("train-v1.1.json", every=EVERY_PARAGRAPH)
     ),
     "policyqa": Domain(
-        "policyqa", "github.com/wasiahmad/PolicyQA", "choose", squad("dev.json.gz", "test.json.gz", every=4)
+        "PolicyQA", "github.com/wasiahmad/PolicyQA", "choose", squad("data/dev.json", "data/test.json", every=4)
     ),
     "medquad": Domain("MedQuAD", "github.com/abachaa/MedQuAD", "choose", medquad),
     "stack_faq": Domain("BERT-FAQ", "github.com/ML-Recipes/BERT-FAQ", "choose", stack_faq),
     "covid_faq": Domain("COVID-QA", "github.com/deepset-ai/COVID-QA", "choose", covid_faq),
     "squad_it": Domain(
-        "squad-it", "github.com/crux82/squad-it", "choose", squad("SQuAD_it-test.json.gz"), language="italian"
+        "squad-it", "github.com/crux82/squad-it", "choose", squad("SQuAD_it-test.json"), language="italian"
     ),
     "pubmedqa": Domain("pubmedqa", "github.com/pubmedqa/pubmedqa", "report", pubmedqa),
     "cosqa": Domain("CoCLR", "github.com/Jun-jie-Huang/CoCLR", "report", cosqa),
