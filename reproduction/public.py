@@ -47,9 +47,12 @@ def public_table(models: Sequence[str], options: Options) -> str:
     for model in models:
         rank(options.weights.get(model, model), sets, home / slug(model))
     rows = [row for name in sets for row in rows_of(name, {model: home / slug(model) / name for model in models})]
-    places = [(pathlib.Path(model).name, home / slug(model) / name) for model in models for name in sets]
-    made = [json_files.read_json_file(place / MANIFEST) | {"model": model} for model, place in places]
-    products = _different(f"{one['model']} in {one['product_dtype']}" for one in made)
+    made = [
+        json_files.read_json_file(home / slug(model) / name / MANIFEST) | {"model": model}
+        for model in models
+        for name in sets
+    ]
+    products = _different(f"{pathlib.Path(one['model']).name} in {one['product_dtype']}" for one in made)
     notes = (
         "Differences are in points with 95 % bootstrap intervals for other questions, not corrected for the number of "
         f"comparisons. Products: {products}"
@@ -57,7 +60,7 @@ def public_table(models: Sequence[str], options: Options) -> str:
     about = {
         "title": TITLE,
         "page": "collections.md",
-        "command": [f"python -m reproduction table {NAME} {' '.join(models)} --data={NAME}=SUITE"],
+        "command": list(_commands(made, options)),
         "seeds": "0 (bootstrap)",
         "data": f"{', '.join(sets)}; equal texts count once",
         "machine": _different(f"{one['cores']} cores of {one['processor']}" for one in made),
@@ -98,6 +101,17 @@ def rows_of(collection: str, folders: dict[str, pathlib.Path]) -> Iterator[list[
             systems = (read_per_question(folder, one["system"]) for one in (bm25, entry))
             (measured,) = (row for row in compare_systems(*systems).rows if row["measure"] == NDCG)
             yield _row(collection, label, entry, _points(measured))
+
+
+def _commands(made: Iterable[dict], options: Options) -> Iterator[str]:
+    """Yields the command that ranks the models in each data type of products."""
+    ranked: dict[str, dict[str, None]] = {}
+    for one in made:
+        ranked.setdefault(one["product_dtype"], {})[one["model"]] = None
+    for product_dtype, models in ranked.items():
+        weights = "".join(f" --weights={model}=FOLDER" for model in models if model in options.weights)
+        flags = f"--data={NAME}=SUITE{weights} --product-dtype={product_dtype}"
+        yield f"python -m reproduction table {NAME} {' '.join(models)} {flags}"
 
 
 def _row(collection: str, label: str, entry: dict, difference: str) -> list[str]:

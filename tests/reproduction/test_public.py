@@ -21,14 +21,19 @@ def test_rows_of_two_models_are_kept_and_other_data_are_refused(tmp_path, reprod
     assert "one + BM25" in shown
 
     before = times(out, "results.json")
-    reproduce("table", "public", models[0], "named", *given)
+    reproduce("table", "public", models[0], "named", *given, "--product-dtype=bfloat16")
     after = times(out, "results.json")
     assert len(before) == len(after.keys() - before) == 2
     assert {file: after[file] for file in before} == before  # the first model ranks nothing again
     stored = json.loads((out / "public" / "public.json").read_text())
     labels = ["BM25", "one", "one + BM25", "named", "named + BM25"]
     assert [row[:4] for row in stored["rows"]] == [[s, "12", "12", one] for s in ("first", "second") for one in labels]
-    assert stored["notes"].endswith("Products: one in float32; named in float32")
+    assert stored["notes"].endswith("Products: one in float32; named in bfloat16")
+    command = "python -m reproduction table public"
+    assert stored["command"] == [
+        f"{command} {models[0]} --data=public=SUITE --product-dtype=float32",
+        f"{command} named --data=public=SUITE --weights=named=FOLDER --product-dtype=bfloat16",
+    ]
     bm25 = dict(zip(stored["columns"], stored["rows"][0], strict=True))
     assert (bm25["nDCG@10"], bm25["MRR"], bm25["nDCG@10 - BM25"]) == ("100.0", "100.0", "")
     assert all(row[5].startswith(("-", "+")) for row in stored["rows"][1:5])
