@@ -172,6 +172,12 @@ def test_what_pages_name_exists(page):
     assert "pip install 'endx_jax" not in text, "nothing is published: pip install -e"
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=by_name)
+def test_no_line_of_a_paragraph_is_a_heading(page):
+    text = re.sub(r"^ *(```|~~~).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert not re.findall(r"^ *#+[^#\s].*", text, re.MULTILINE), "a heading for the site, without a space"
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_links_into_pages_lead_to_headings(page):
     for path, anchor in re.findall(r"\]\(([\w/.-]+\.md)#([\w-]+)\)", (ROOT / page).read_text()):
