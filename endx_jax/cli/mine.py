@@ -1,7 +1,7 @@
 """`endx mine`: finds hard negatives for a data set's questions and writes a data set to train on.
 
-Hard negatives are candidates that BM25, a model or an index ranks high and that are not known to be right. A teacher
-can filter them.
+Hard negatives are candidates that BM25, a model, both or an index ranks high and that are not known to be right. A
+teacher can filter them.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from endx_jax.cli.parser import parser_of
 from endx_jax.experiment.mining import mine
 
 GROUPS = {
-    "ranking of the candidates (exactly one)": ("bm25", "workdir", "model", "index"),
+    "ranking of the candidates (one, or --bm25 with --workdir or --model)": ("bm25", "workdir", "model", "index"),
     "selection of negatives": ("negatives", "ranks", "margin", "relative_margin", "teacher", "strata"),
 }
 

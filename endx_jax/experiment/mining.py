@@ -37,13 +37,13 @@ def mine(
 ) -> "mining.Mined":
     r"""Writes a data set with candidates that rank high for a question and are not known to be right.
 
-    Exactly one of `bm25`, `workdir`, `model` and `index` ranks the candidates; with `index`, `model` encodes the
-    questions.
+    One of `bm25`, `workdir`, `model` and `index` ranks the candidates; with `index`, `model` encodes the questions.
+    `bm25` with `workdir` or `model` ranks them by both, as a hybrid search with that model does.
 
     Args:
       data: file, folder or prepared set with questions and right answers.
       output: output folder, to train on with `data.path`.
-      bm25: rank the data's candidates by stemmed BM25.
+      bm25: rank the data's candidates by stemmed BM25; with `workdir` or `model`, by the sum of both scores.
       workdir: workdir of a run, whose best checkpoint ranks.
       model: pretrained folder or name that ranks; with `index`, the model that encoded it.
       index: index of `endx encode` whose documents are the candidates.
@@ -75,8 +75,9 @@ def mine(
       [[1], [0]]
     """
     data = os.fspath(data)
-    ways = (bm25, workdir, index, None if index else model)
-    require(sum(map(bool, ways)) == 1, "set exactly one of bm25=True, workdir=RUN, model=NAME and index=DIR")
+    models = sum(map(bool, (workdir, index, None if index else model)))
+    message = "set one of bm25=True, workdir=RUN, model=NAME and index=DIR, or bm25=True with workdir or model"
+    require(not index if bm25 and models == 1 else bm25 + models == 1, message)
     require(not strata or bool(score_with), "strata=True needs the model of score_with, whose scores it covers")
     require(questions >= 0, f"questions={questions}: give a number of questions, or 0 for all")
 
@@ -102,7 +103,7 @@ def mine(
     keep_programs()
     names = dict.fromkeys(name for name in (teacher, score_with) if name)
     scorers = {name: load_pair_scorer(name, embeddings=True) for name in names}
-    records, ranked, source = _rank(records, settings.last_rank, None if bm25 else workdir or model or "", index)
+    records, ranked, source = _rank(records, settings.last_rank, workdir or model, index, bm25)
     texts = records.questions, records.candidates
     score, distilled = (scorers[name](*texts) if name else None for name in (teacher, score_with))
     mined = mining.mine_negatives(ranked, records, settings, score, distilled if strata else None)
@@ -132,11 +133,11 @@ def mine(
 
 
 def _rank(
-    records: "RetrievalSet", last: int, model: FolderOrName | None, index: FolderOrName | None
+    records: "RetrievalSet", last: int, model: FolderOrName | None, index: FolderOrName | None, bm25: bool
 ) -> "tuple[RetrievalSet, mining.Ranked, dict[str, Any]]":
-    """Ranks candidates, those of an index or of the set, by a model or BM25; returns their set, ranks and source."""
+    """Ranks candidates, those of an index or of the set; returns their set, ranks and source."""
     from endx_jax.index.index_evaluation import rank_by_index
-    from endx_jax.index.index_model import open_index
+    from endx_jax.index.index_model import open_index, stored_hybrid
     from endx_jax.inference import load
     from endx_jax.parallel.console import say, showing_progress
     from endx_jax.ranking import mining
@@ -154,5 +155,9 @@ def _rank(
             say(line)
         return records, ranked, {"name": "bm25", "description": BM25.description(records.text_language)}
     loaded = load(model)
-    ranked = mining.rank_by_embeddings(loaded.comparable, records, last)
-    return records, ranked, {"name": loaded.name, "identity": loaded.identity}
+    source = {"name": loaded.name, "identity": loaded.identity}
+    if not bm25:
+        return records, mining.rank_by_embeddings(loaded.comparable, records, last), source
+    hybrid = stored_hybrid(model, cosine=loaded.cosine, language=records.text_language)
+    ranked = mining.rank_by_hybrid(loaded.comparable, hybrid, records, last, progress=showing_progress())
+    return records, ranked, source | {"name": f"{loaded.name} and BM25", "hybrid": str(hybrid)}

@@ -188,9 +188,9 @@ def _narrow(counts: np.ndarray) -> np.ndarray:
     return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
 
 
-def highest(scores: np.ndarray, k: int) -> np.ndarray:
-    """Returns the positions of the k highest scores [N] above 0, best first; ties are ordered by position."""
-    best = np.flatnonzero(scores > 0)
+def highest(scores: np.ndarray, k: int, above: float = 0.0) -> np.ndarray:
+    """Returns the positions of the k highest scores [N] over `above`, best first; ties are ordered by position."""
+    best = np.flatnonzero(scores > above)
     if len(best) > k:
         best = best[scores[best] >= np.partition(scores[best], -k)[-k]]
     return best[np.argsort(-scores[best], kind="stable")[:k]]

@@ -1,4 +1,4 @@
-"""Hard negatives from the rankings of BM25, of embeddings in memory, or of an index."""
+"""Hard negatives from the rankings of BM25, of embeddings in memory, of both together, or of an index."""
 
 import dataclasses
 import functools
@@ -14,7 +14,10 @@ from endx_jax.data.formats.mined import Negative
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.inference.maxsim import maxsim_of
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.ranking import systems
 from endx_jax.ranking.bm25 import BM25, highest
+from endx_jax.ranking.evaluate import ScoreBlock
+from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.rerank import PairScorer, PairScorerFactory, finite_scores, score_lists
 from endx_jax.ranking.search import top_k
 from endx_jax.ranking.systems import EncodeSide
@@ -228,6 +231,8 @@ Embedded = Callable[[np.ndarray], Any]
 
 # Pairs scored at a time.
 PAIRS = 65536
+# Questions whose scores of all candidates are in memory at a time.
+RANKED = 16
 # Candidates of a question that a reranker scores.
 RERANKED = 100
 
@@ -235,13 +240,31 @@ RERANKED = 100
 def rank_by_bm25(records: RetrievalSet, depth: int, *, progress: bool = False) -> Ranked:
     """Ranks the `depth` best by BM25; candidates without a word of the question are not ranked."""
     score_block = BM25.of_texts(records.candidates, records.text_language).score_block(records.questions)
+    return _rank_all(score_block, records, depth, above=0.0, progress=progress)
+
+
+def rank_by_hybrid(
+    encode: EncodeSide, hybrid: Hybrid, records: RetrievalSet, depth: int, *, progress: bool = False
+) -> Ranked:
+    """Ranks the `depth` best by `hybrid`, the sum of dense and BM25 scores; all embeddings are in memory."""
+    questions, candidates = encode("question", records.questions), encode("answer", records.candidates)
+    lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
+    dense = systems.mean_maxsim(questions, systems.scores_of(questions, candidates))
+    return _rank_all(hybrid.score_block(dense, lexical), records, depth, above=-np.inf, progress=progress)
+
+
+def _rank_all(score_block: ScoreBlock, records: RetrievalSet, depth: int, *, above: float, progress: bool) -> Ranked:
+    """Ranks the `depth` best of the candidates that score higher than `above`."""
     rows = np.full((len(records.questions), min(depth, len(records.candidates))), -1, np.int32)
     scores, lowest = np.zeros(rows.shape, np.float32), np.zeros(len(rows), np.float32)
-    for n in tqdm.trange(len(rows), desc="ranking by BM25", unit="question", disable=not progress, leave=False):
-        block = score_block(n, n + 1)[0]  # one at a time: each needs a score for every candidate
-        best = highest(block, depth)
-        rows[n, : len(best)], scores[n, : len(best)] = best, block[best]
-        lowest[n] = block[list(records.qrels[n])].min()
+    with tqdm.tqdm(total=len(rows), desc="ranking", unit="question", disable=not progress, leave=False) as shown:
+        for start in range(0, len(rows), RANKED):
+            block = np.asarray(score_block(start, min(start + RANKED, len(rows))))
+            for n, own in enumerate(block, start):
+                best = highest(own, depth, above)
+                rows[n, : len(best)], scores[n, : len(best)] = best, own[best]
+                lowest[n] = own[list(records.qrels[n])].min()
+            shown.update(len(block))
     return Ranked(rows, scores, lambda: lowest)
 
 

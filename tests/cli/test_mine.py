@@ -44,6 +44,15 @@ def test_bm25_negatives_of_squad_keep_its_articles(tmp_path, mine):
     assert about["data"] == {"path": str(squad), "pool": "sentences", "split": "train"}
 
 
+def test_bm25_and_a_model_rank_together_by_the_model_s_fusion(tmp_path, trained_workdir, pairs_csv, mine):
+    for name, flags in {"both": ["--bm25"], "model": []}.items():
+        mine(f"--data={pairs_csv}", *flags, f"--workdir={trained_workdir}", f"--output={tmp_path / name}")
+    source = json.loads((tmp_path / "both" / "mining.json").read_text())["source"]
+    assert source["name"].endswith(" and BM25")
+    assert source["hybrid"].startswith("dense + ")
+    assert negatives(tmp_path / "both") != negatives(tmp_path / "model")
+
+
 def test_options_reach_the_miner(tmp_path, pairs_csv, mine):
     options = ("--questions=6", "--negatives=2", "--ranks=3-20", "--relative-margin=0.1")
     mine(f"--data={pairs_csv}", "--bm25", *options, f"--output={tmp_path}/out")

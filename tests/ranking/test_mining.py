@@ -6,6 +6,8 @@ from small_records import records_of
 from endx_jax.data.formats.mined import Negative
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index_evaluation import rank_by_index
+from endx_jax.ranking.bm25 import BM25
+from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.mining import (
     RERANKED,
     Margin,
@@ -15,6 +17,7 @@ from endx_jax.ranking.mining import (
     mine_negatives,
     rank_by_bm25,
     rank_by_embeddings,
+    rank_by_hybrid,
     rank_by_pairs,
 )
 
@@ -196,6 +199,17 @@ def test_bm25_ranks_what_shares_a_word():
     assert ranked.rows[1].tolist() == [4, -1, -1, -1]
     assert ranked.lowest_right().tolist() == [ranked.scores[0, 0], 0.0]
     assert rank_by_bm25(records, 100).rows.shape == (2, 5)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 3.0])
+def test_the_hybrid_ranks_the_sum_of_dense_and_bm25(records, weight):
+    ranked = rank_by_hybrid(encode, Hybrid(weight), records, 7)
+    dense = encode("question", records.questions) @ encode("answer", records.candidates).T
+    bm25 = BM25.of_texts(records.candidates, records.text_language)
+    scores = dense + weight * bm25.scaled_block(records.questions)(0, QUESTIONS)
+    assert ranked.rows.tolist() == np.argsort(-scores, axis=1)[:, :7].tolist()
+    np.testing.assert_allclose(ranked.scores, -np.sort(-scores, axis=1)[:, :7], rtol=1e-5)
+    assert ranked.lowest_right() == pytest.approx([scores[n, row] for n, (row,) in enumerate(records.qrels)], rel=1e-5)
 
 
 def test_a_reranker_chooses_among_more_than_it_ranks():
