@@ -35,7 +35,7 @@ usage: endx VERB [options]      (or: python -m endx_jax VERB [options])
   encode      encode a corpus into an index           endx encode --workdir=runs/quickstart --corpus=corpus.jsonl
   export      write a model for other libraries       endx export --workdir=runs/quickstart --output=exported
   push        upload a model to the hub               endx push runs/quickstart OWNER/NAME
-  publish     copy an index to a vector database      endx publish --index=DIR --to=http://HOST:19530
+  publish     copy an index to a vector database      endx publish --index=FILE --to=http://HOST:19530
   plan        estimate memory and time of a run       endx plan --config=t5:xxl,sde --devices=64
 
 Models are a folder, a hub id (`hf cache ls` lists those on this machine), all-MiniLM-L6-v2 or glove-6b-50d.

@@ -16,7 +16,7 @@ from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.examples import Example
 from endx_jax.errors import EndxError
 
-INSTEAD = "`endx evaluate --index=DIR --data=...` looks for passages that contain them"
+INSTEAD = "`endx evaluate --index=FILE --data=...` looks for passages that contain them"
 
 
 def read_answered(path: str) -> list[Example]:

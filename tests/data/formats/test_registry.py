@@ -62,7 +62,7 @@ def test_the_content_of_a_folder_decides_its_format(tmp_path, name, found):
 
 def test_questions_without_passages_are_sent_where_they_can_be_used(tmp_path, caplog):
     (tmp_path / "nq.csv").write_text("q\t['a']\n")
-    check_refusal(lambda: read(tmp_path / "nq.csv"), "`endx evaluate --index=DIR --data=...`", "and no passages")
+    check_refusal(lambda: read(tmp_path / "nq.csv"), "`endx evaluate --index=FILE --data=...`", "and no passages")
     (tmp_path / "nq.jsonl").write_text('{"question": "q", "answer": ["a"]}')
     assert read(tmp_path / "nq.jsonl").candidates == ("a",)
     assert "each text of a list of answers is a right answer of its question; `endx evaluate --index" in caplog.text
