@@ -6,19 +6,19 @@ import endx_jax
 from endx_jax.index.corpus_encoding import encode_corpus
 
 
-def test_functions_take_paths_as_texts_and_as_path_objects(trained_workdir, pairs_csv, tmp_path):
+def test_functions_take_paths_as_texts_and_as_path_objects(tiny_bert, pairs_csv, tmp_path):
     found = {}
     for kind in (str, pathlib.Path):
         folder = tmp_path / kind.__name__
         folder.mkdir()
-        model, data = kind(trained_workdir / "model"), kind(pairs_csv)
+        model, data = kind(tiny_bert), kind(pairs_csv)
         index, ranked, mined, by_model = (kind(folder / name) for name in ("index", "ranked", "mined", "by-model"))
         encode_corpus(model, data, index)
         results = endx_jax.evaluate(model, data, output=ranked)
         negatives = endx_jax.mine(data, mined, bm25=True, negatives=1).negatives
         distilled = endx_jax.mine(data, by_model, index=index, model=model, score_with=model, negatives=1).negatives
         found[kind] = [
-            results.evaluations["all"]["model"].metrics,
+            results.evaluations["all"][pathlib.Path(tiny_bert).name].metrics,
             endx_jax.evaluate(index=index, data=data).evaluation.metrics,
             negatives,
             distilled,
