@@ -3,11 +3,9 @@ import errno
 import os
 import pathlib
 import resource
-import subprocess
-import sys
 
 import pytest
-from helpers import one_line_error, raising
+from helpers import one_line_error, raising, status_of_fork
 from refusals import check_refusal
 
 from endx_jax import files, load
@@ -119,34 +117,26 @@ def test_what_a_full_disk_left_of_a_write_is_cut_off(tmp_path, monkeypatch):
     assert (tmp_path / "file").read_bytes() == b"one\nfour\n"
 
 
-# Replaces a folder, and ends at the n-th rename as if it were killed.
-KILLED = """
-import os, pathlib, sys
-from endx_jax.files import replace_folder, staging_folder
-folder, left, rename = pathlib.Path(sys.argv[1]), int(sys.argv[2]), os.rename
-
-def mortal(*arguments):
-    global left
-    left -= 1
-    if left < 0:
-        os._exit(7)
-    rename(*arguments)
-
-os.rename = mortal
-with staging_folder(folder) as fresh:
-    (fresh / "file").write_text("new")
-    replace_folder(fresh, folder)
-"""
-
-
 @pytest.mark.parametrize(("renames", "expected"), [(0, "old"), (1, "old"), (2, "new")])
 def test_killed_anywhere_a_folder_is_there_at_the_next_write_and_nothing_is_left_beside_it(tmp_path, renames, expected):
-    folder = tmp_path / "folder"
+    folder, rename, left = tmp_path / "folder", os.rename, [renames]
     folder.mkdir()
     (folder / "file").write_text("old")
     (tmp_path / ".folder.backup").mkdir()  # somebody else's
-    command = [sys.executable, "-c", KILLED, str(folder), str(renames)]
-    assert subprocess.run(command, timeout=60, check=False).returncode == (7 if renames < 2 else 0)
+
+    def mortal(*arguments):
+        if not left[0]:
+            os._exit(7)
+        left[0] -= 1
+        rename(*arguments)
+
+    def replace():
+        os.rename = mortal
+        with staging_folder(folder) as fresh:
+            (fresh / "file").write_text("new")
+            replace_folder(fresh, folder)
+
+    assert status_of_fork(replace) == (7 if renames < 2 else 0)
     with staging_folder(folder) as other, staging_folder(folder) as fresh:  # one that is in use is left alone
         assert (folder / "file").read_text() == expected
         assert len([*tmp_path.iterdir()]) == 4

@@ -1,4 +1,3 @@
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,25 +12,25 @@ def test_at_least_float32(given):
         assert at_least_float32(jnp.ones(2, given)).dtype == ("float64" if given == "float64" else "float32")
 
 
-@pytest.mark.parametrize("size", [1e-5, 1.0, 1e5, 1e18])
-def test_l2_normalize_gives_unit_norms_over_a_wide_range(size):
-    x = jnp.asarray(size * np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
-    np.testing.assert_allclose(jnp.linalg.norm(l2_normalize(x), axis=1), 1, rtol=1e-6)
+# Each as one program: compiling operation by operation takes longer.
+normalized = jax.jit(l2_normalize, static_argnames="epsilon")
+mean = jax.jit(masked_mean, static_argnames="axis")
+mean_and_gradient = jax.jit(jax.value_and_grad(masked_mean))
+rounded, restored = jax.jit(quantize), jax.jit(dequantize)
 
 
-def test_l2_normalize_at_zero_is_zero_with_the_slope_of_epsilon():
-    value, gradient = jax.value_and_grad(lambda x: jnp.sum(l2_normalize(x, epsilon=1e-3)))(jnp.zeros((2, 3)))
+def test_l2_normalize_gives_unit_norms_and_at_zero_zero_with_the_slope_of_epsilon():
+    for size in (1e-5, 1.0, 1e5, 1e18):
+        x = (size * np.random.default_rng(0).normal(size=(3, 8))).astype(np.float32)
+        np.testing.assert_allclose(np.linalg.norm(normalized(x), axis=1), 1, rtol=1e-6)
+    slope = jax.jit(jax.value_and_grad(lambda x: jnp.sum(l2_normalize(x, epsilon=1e-3))))
+    value, gradient = slope(np.zeros((2, 3), np.float32))
     assert value == 0
     np.testing.assert_allclose(gradient, np.full((2, 3), 1 / 1e-3), rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_l2_normalize_of_half_precision_is_that_of_float32(dtype):
-    # In float16 the square of 300 overflows, and that of epsilon is zero.
-    x = jnp.array([[300.0, 400.0], [0.0, 0.0]], dtype)
-    found = l2_normalize(x)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, [[0.6, 0.8], [0, 0]], rtol=1e-6)
+    for dtype in (jnp.bfloat16, jnp.float16):  # in float16 the square of 300 overflows, and that of epsilon is zero
+        found = normalized(np.array([[300.0, 400.0], [0.0, 0.0]], dtype))
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, [[0.6, 0.8], [0, 0]], rtol=1e-6)
 
 
 def test_the_gradient_of_l2_normalize():
@@ -43,32 +42,33 @@ def test_the_gradient_of_l2_normalize():
 
 
 def test_masked_mean_leaves_out_what_does_not_count():
-    x = jnp.array([[1.0, 2.0], [30.0, 40.0]])
-    where = jnp.array([[True, True], [False, True]])
-    assert masked_mean(x, where) == (1 + 2 + 40) / 3
-    np.testing.assert_array_equal(masked_mean(x, where, axis=0), [1 / 1, (2 + 40) / 2])
-    np.testing.assert_array_equal(masked_mean(x, where, axis=1), [(1 + 2) / 2, 40 / 1])
-    assert masked_mean(x, jnp.array([[True], [False]])) == (1 + 2) / 2
-    value, gradient = jax.value_and_grad(masked_mean)(jnp.ones(3), jnp.zeros(3, bool))
-    chex.assert_trees_all_equal((value, gradient), (jnp.zeros(()), jnp.zeros(3)))
-    x = jnp.array([1.0, np.nan, np.inf, 3.0])
-    value, gradient = jax.value_and_grad(masked_mean)(x, jnp.array([True, False, False, True]))
-    assert value == (1 + 3) / 2
-    np.testing.assert_array_equal(gradient, [0.5, 0, 0, 0.5])
+    x, where = np.float32([[1, 2], [30, 40]]), np.array([[True, True], [False, True]])
+    np.testing.assert_allclose(mean(x, where), (1 + 2 + 40) / 3, rtol=1e-7)
+    np.testing.assert_array_equal(mean(x, where, axis=0), [1 / 1, (2 + 40) / 2])
+    np.testing.assert_array_equal(mean(x, where, axis=1), [(1 + 2) / 2, 40 / 1])
+    assert mean(x, np.array([[True], [False]])) == (1 + 2) / 2
+    for x, where, value, gradient in (
+        ([1, 1, 1, 1], [False] * 4, 0, [0] * 4),
+        ([1, np.nan, np.inf, 3], [True, False, False, True], (1 + 3) / 2, [0.5, 0, 0, 0.5]),
+    ):
+        found = mean_and_gradient(np.float32(x), np.array(where))
+        assert found[0] == value
+        np.testing.assert_array_equal(found[1], gradient)
 
 
 def test_values_are_whole_steps_of_the_largest_over_127_and_move_by_half_a_step_at_most():
-    found = quantize(np.array([[127, -3, 0.6, 0.4], [-12.7, 0.0, 6.39, 0.06]], np.float32))
+    found = rounded(np.float32([[127, -3, 0.6, 0.4], [-12.7, 0.0, 6.39, 0.06]]))
     np.testing.assert_array_equal(found.codes, [[127, -3, 1, 0], [-127, 0, 64, 1]])
     np.testing.assert_allclose(found.scales, [1, 0.1], rtol=1e-6)
     assert (found.codes.dtype, found.scales.dtype) == (np.int8, np.float32)
-    found = dequantize(quantize(np.array([[1, np.nan], [np.inf, 1], [1, 2]], np.float32)))
-    np.testing.assert_array_equal(np.isfinite(found).all(axis=1), [False, False, True])
-    quantized = quantize(np.ones((2, 3), np.float32))
-    assert isinstance(dequantize(quantized), jax.Array)
-    assert isinstance(dequantize(Quantized(*map(np.asarray, quantized))), np.ndarray)
     embeddings = np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)
-    off = np.abs(dequantize(quantize(embeddings)) - embeddings)
+    broken = embeddings.copy()
+    broken[[0, 1], [1, 0]] = np.nan, np.inf
+    finite = np.isfinite(restored(rounded(broken))).all(axis=1)
+    np.testing.assert_array_equal(finite, [False] * 2 + [True] * 48)
+    quantized = rounded(embeddings)
+    assert isinstance(dequantize(Quantized(*map(np.asarray, quantized))), np.ndarray)
+    off = np.abs(restored(quantized) - embeddings)
     half_steps = np.abs(embeddings).max(axis=1, keepdims=True) / 254
     assert (off <= half_steps * 1.0001).all()
     assert off.max() > half_steps.min() / 2

@@ -1,5 +1,6 @@
 """Pages: tables are those of docs/tables; flags, settings, functions, tests, files and messages named there exist."""
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -19,6 +20,7 @@ OTHER_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in OTHER_PAGES)]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 PYTHON = [str(file) for file in ROOT.rglob("*.py")]
+TESTS = {n for file in (ROOT / "tests").rglob("*.py") for n in re.findall(r"def (test_\w+)", file.read_text())}
 SOURCE = "\n".join(file.read_text() for file in sorted((ROOT / "endx_jax").rglob("*.py")))
 # First columns of tables of numbers that are no results: counts of publishers, sizes that follow from the width, and
 # status codes.
@@ -38,6 +40,7 @@ FILES = sorted((ROOT / "docs/tables").glob("*.json"))
 TABLES = {page: list(page_tables.tables(page.read_text())) for page in PAGES}
 
 
+@functools.cache
 def settings():
     names = [name for name, *_ in flattened(resolve(base_config()))]
     return {*names, *(n for method in METHODS for n, *_ in flattened(find_method(method).settings(), "objective."))}
@@ -108,14 +111,22 @@ def unknown_settings(text: str) -> set[str]:
     return named - known - {name.rpartition(".")[0] for name in known} - {"seed"}
 
 
-def unknown_flags(text: str) -> set[str]:
+@functools.cache
+def sources() -> str:
     files = [file for folder in ("benchmarks", "reproduction", "launch") for file in (ROOT / folder).rglob("*.*")]
-    known = SOURCE + "\n".join(file.read_text() for file in files if file.suffix in (".py", ".sh", ".yaml", ".md"))
+    return SOURCE + "\n".join(file.read_text() for file in files if file.suffix in (".py", ".sh", ".yaml", ".md"))
+
+
+@functools.cache
+def spelled(flag: str) -> bool:
+    """Whether a flag is spelled in a parser, or made from a field's name."""
+    return bool(re.search(rf"--{flag}\b|\"{flag}\"|\b{flag.replace('-', '_')}: ", sources()))
+
+
+def unknown_flags(text: str) -> set[str]:
     text = re.sub(r"^(?:    )?(?:gcloud|kubectl|docker|pip|sbatch) .*$", "", text, flags=re.MULTILINE)
     flags = {flag for flag in re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]+)", text) if not OTHERS.fullmatch(flag)}
-    # A flag is spelled in a parser, or it is made from a field's name.
-    spelled = {f for f in flags if re.search(rf"--{f}\b|\"{f}\"|\b{f.replace('-', '_')}: ", known)}
-    return {flag for flag in flags - spelled if not flag.startswith("config")}
+    return {flag for flag in flags if not flag.startswith("config") and not spelled(flag)}
 
 
 # Packages whose functions pages name without `endx_jax.`; the names of the others are those of settings too.
@@ -159,8 +170,7 @@ def test_what_pages_name_exists(page):
     assert not unknown_functions(text)
     assert not set(re.findall(r"(?:^|`|    )endx ([a-z]+)\b", text, re.MULTILINE)) - {*VERBS}
     assert not set(re.findall(r"--config=([a-z0-9_]+)(?=[\s:,`]|$)", text, re.MULTILINE)) - {*recipe_files()}
-    defined = {n for file in (ROOT / "tests").rglob("*.py") for n in re.findall(r"def (test_\w+)", file.read_text())}
-    assert not set(re.findall(r"`(test_\w+)`", text)) - defined
+    assert not set(re.findall(r"`(test_\w+)`", text)) - TESTS
     named = re.findall(
         rf"(?<![\w/.-])((?:benchmarks|configs|docs|endx_jax|examples|launch|reproduction|tests)/[\w./-]+\.(?:{ENDS}))",
         text,

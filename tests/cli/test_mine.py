@@ -75,36 +75,29 @@ def test_mined_rows_are_returned_and_messages_can_be_silenced(tmp_path, pairs_cs
 
 
 @pytest.mark.slow
-def test_a_teacher_doubts_some_of_what_bm25_finds(tmp_path, trained_workdir, pair_workdir, pairs_csv, mine):
-    rules = (f"--data={pairs_csv}", "--bm25", "--negatives=5")
-    mine(*rules, f"--output={tmp_path}/all")
+def test_teachers_doubt_some_of_what_bm25_finds_and_scores_are_written_and_distilled(
+    tmp_path, tiny_bert, trained_workdir, pair_workdir, pairs_csv, mine
+):
+    rules = (f"--data={pairs_csv}", "--bm25", "--negatives=3")
+    mine(*rules, "--strata", f"--score-with={pair_workdir}", f"--output={tmp_path}/all")
+    about = json.loads((tmp_path / "all" / "mining.json").read_text())
+    assert (about["score_with"], about["strata"]) == (str(pair_workdir), True)
     for name, teacher in (("dual", trained_workdir), ("pair", pair_workdir)):
         mine(*rules, f"--teacher={teacher}", f"--output={tmp_path / name}")
         about = json.loads((tmp_path / name / "mining.json").read_text())
         assert about["dropped"]["teacher"] > 0
         assert about["teacher"] == str(teacher)
-        assert negatives(tmp_path / name) != negatives(tmp_path / "all")
-
-
-@pytest.mark.slow
-def test_scores_of_a_pair_classifier_are_written_and_distilled(tmp_path, tiny_bert, pair_workdir, pairs_csv, mine):
-    output = tmp_path / "mined"
-    flags = "--bm25", "--negatives=3", "--strata"
-    mine(f"--data={pairs_csv}", *flags, f"--score-with={pair_workdir}", f"--output={output}")
-    about = json.loads((output / "mining.json").read_text())
-    assert (about["score_with"], about["strata"]) == (str(pair_workdir), True)
-    records = read(output)
+    records = read(tmp_path / "all")
     score = load_pair_scorer(pair_workdir)(records.questions, records.candidates)
     pairs = [(question, row) for question, own in enumerate(records.scores) for row in own]
     assert len(pairs) > 2 * len(records.questions)
     written = [records.scores[question][row] for question, row in pairs]
     np.testing.assert_allclose(written, score(np.asarray(pairs)), rtol=1e-4, atol=1e-4)
-    config = tiny_recipe(tiny_bert, output)
+    config = tiny_recipe(tiny_bert, tmp_path / "all")
     config.data.hard_negatives, config.train.steps = 2, 2
     config.objective.distillation.loss = "listwise_kl"
     run(config, tmp_path / "run")
-    logged = (tmp_path / "run" / "metrics.jsonl").read_text()
-    assert logged.count('"distillation_loss"') == 2
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count('"distillation_loss"') == 2
 
 
 def test_rows_that_are_not_valid_can_be_skipped(tmp_path, mine):

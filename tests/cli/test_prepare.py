@@ -1,15 +1,11 @@
-import subprocess
-import sys
-
 from small_squad import write_squad
 
 
-def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path):
+def test_a_stranger_sees_counts_and_places_and_nothing_else(tmp_path, endx):
     source, data = write_squad(tmp_path / "squad"), tmp_path / "data"
-    command = [sys.executable, "-m", "endx_jax", "prepare", "reqa/squad", f"--source={source}", f"--data-dir={data}"]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (0, "")
-    where, _, head, train, validation, *notes, _, advice = run.stdout.splitlines()
+    printed = endx("prepare", "reqa/squad", f"--source={source}", f"--data-dir={data}")
+    assert printed.err == ""
+    where, _, head, train, validation, *notes, _, advice = printed.out.splitlines()
     assert where == f"reqa/squad is in {data}/reqa/squad/1.2.0"
     assert head.split() == ["split", "questions", "answers", "candidates", "rows", "pairs"]
     assert train.split() == ["train", "4", "3", "6", "6", "5"]

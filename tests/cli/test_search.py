@@ -54,9 +54,13 @@ def test_answers_are_those_of_the_index(workdir, search):
         assert answer["score"] == pytest.approx(right.score, abs=1e-5)
 
 
-def test_text_is_for_reading(workdir, texts, variables, search):
+def test_text_is_for_reading_after_a_line_about_the_index(workdir, texts, variables):
     variables(COLUMNS="80")
-    found = search(f"--workdir={workdir}", "--mode=bm25", "--top=2", "the dog", "zebra").out
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        assert run_verb(["search", f"--workdir={workdir}", "--mode=bm25", "--top=2", "the dog", "zebra"]) == 0
+    about, found = said.getvalue().split("\n", 1)
+    assert "documents" in about
     first, second = found.split("zebra\n")
     lines = first.splitlines()
     assert lines[0] == "the dog"
@@ -66,15 +70,6 @@ def test_text_is_for_reading(workdir, texts, variables, search):
     assert float(score) > 0
     assert second == "  nothing found\n\n"
     assert max(map(len, lines)) <= 80
-
-
-def test_the_line_about_the_index_is_before_the_answers(workdir):
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        assert run_verb(["search", f"--workdir={workdir}", "--mode=bm25", "a mat"]) == 0
-    first, second, *_ = said.getvalue().splitlines()
-    assert "documents" in first
-    assert second.lstrip().startswith("1  ")
 
 
 @pytest.mark.parametrize("how", ["--mode=hybrid", "--mode=hybrid --weight=0.9", "--engine=flat"])
@@ -101,15 +96,19 @@ def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir
     assert only["id"] == before[0]
 
 
-def test_a_file_of_questions_to_a_trec_run(workdir, texts, tmp_path, search):
-    questions, output = tmp_path / "questions.txt", tmp_path / "out.run"
-    questions.write_text("the dog\n\nwhere is the cat\n")
-    asked = [f"--workdir={workdir}", f"--questions={questions}", "--top=2", "--mode=dense"]
-    said = search(*asked, f"--output={output}").err
+def test_questions_of_a_file_to_a_trec_run_and_standard_input_to_jsonl(workdir, texts, tmp_path, monkeypatch, search):
+    questions, output = written(tmp_path / "questions.txt", "the dog\n\nwhere is the cat\n"), tmp_path / "out.run"
+    flags = [f"--questions={questions}", "--top=2", "--mode=dense", f"--output={output}"]
+    said = search(f"--workdir={workdir}", *flags).err
     lines = [line.split() for line in output.read_text().splitlines()]
     found = [(line[0], line[1], line[3], line[5]) for line in lines]
     assert found == [(question, "Q0", rank, "dense") for question in "13" for rank in "12"]
     assert f"2 questions, {len(texts)} documents" in said
+    lines = '{"_id": "a", "text": "the dog"}\n{"id": 7, "question": "the cat"}\n{"text": "the mat"}'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    search(f"--workdir={workdir}", "--questions=-", f"--output={tmp_path / 'out.jsonl'}", "--mode=bm25")
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(line["id"], line["question"]) for line in found] == [("a", "the dog"), ("7", "the cat"), ("3", "the mat")]
 
 
 @pytest.mark.parametrize(
@@ -130,14 +129,6 @@ def test_text_has_escapes_where_its_encoding_lacks_characters_and_jsonl_is_utf_8
     assert b"a " + printed + b" a bar" in found["text"]
     (answer,) = json.loads(found["jsonl"])["answers"]
     assert (answer["id"], answer["text"]) == (documents[0].id, documents[0].text)
-
-
-def test_standard_input_to_jsonl(workdir, tmp_path, monkeypatch, search):
-    lines = ['{"_id": "a", "text": "the dog"}', '{"id": 7, "question": "the cat"}', '{"text": "the mat"}']
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
-    search(f"--workdir={workdir}", "--questions=-", f"--output={tmp_path / 'out.jsonl'}", "--mode=bm25")
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [(line["id"], line["question"]) for line in found] == [("a", "the dog"), ("7", "the cat"), ("3", "the mat")]
 
 
 def test_documents_are_selected_by_their_metadata(tmp_path, search, error):

@@ -59,12 +59,6 @@ def test_every_file_in_configs_is_a_recipe():
     assert sorted(recipe_files().values()) == sorted(CONFIGS.rglob("*.py"))
 
 
-def test_settings_are_overridden():
-    changes = ["--config.train.steps=7", "--config.objective.temperature=0.1", "--workdir=here"]
-    config, _, workdir = train.parse_arguments(["--config=quickstart", *changes])
-    assert (config.train.steps, config.objective.temperature, workdir) == (7, 0.1, "here")
-
-
 def test_heads_go_on_from_where_the_ones_below_them_are_left():
     for arguments in ("", ":answer", ":both,sentence"):
         below, _, workdir = train.parse_arguments([f"--config=fcrr{arguments}"])

@@ -1,15 +1,13 @@
 import gzip
-import json
 import pathlib
 import shutil
 
 import numpy as np
 import pytest
 from fuzzing import damaged_bytes, damaged_json, fuzzed, only_user_errors
-from helpers import written
+from helpers import write_files
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
 from tiny_bert import write_tiny_bert
 from tiny_models import write_tiny_t5
 from tiny_modules import write_routes
@@ -27,40 +25,35 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*unknown keys are ignored", "ig
 TEXTS = ["the cat sat on the mat", "", "a dog 🙂 [SEP] where?"]
 SHARDS = {"weight_map": {"a": "one.safetensors", "b": "sub/two.safetensors"}, "metadata": {"total_size": 5}}
 USAGE = {"prompts": {"query": "q: "}, "default_prompt_name": "query", "similarity_fn_name": "dot", "truncate_dim": 4}
-OPTIONAL = {"config_sentence_transformers.json": USAGE}
-OPTIONAL["sentence_bert_config.json"] = {"max_seq_length": 16, "do_lower_case": False}
+LENGTHS = {"max_seq_length": 16, "do_lower_case": False}
 SIDE = {"folder": "a", "prompt": "q: ", "length": 16, "program": "c", "sha256": "d"}
 EXPORT = {"format": "towers", "version": 1, "name": "x", "width": 8, "normalize": True, "cosine": False}
 EXPORT |= {"sides": {"question": SIDE, "answer": SIDE}, "identity": "e", "weights_sha256": "f"}
+MODULES = ["Transformer", "Pooling-cls", "Dense-6", "Normalize"]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, pathlib.Path]:
+def folders(tmp_path_factory) -> pathlib.Path:
     """Valid folders, by kind; tests damage one file and put it back."""
     root = tmp_path_factory.mktemp("valid")
-    bert, shards = write_tiny_bert(root / "bert", num_hidden_layers=1), root / "shards"
-    for place in ("one.safetensors", "sub/two.safetensors"):
-        (shards / place).parent.mkdir(parents=True, exist_ok=True)
-        save_file({place[:2]: np.zeros((2, 3), np.float32)}, shards / place)
-    table = root / "table"
-    shutil.copytree(bert, table)
-    (table / "config.json").write_text('{"model_type": "model2vec"}')
-    save_file({"embeddings": np.zeros((150, 4), np.float32)}, table / "model.safetensors")
+    bert = write_tiny_bert(root / "bert", num_hidden_layers=1)
     Tokenizer(bert)  # imports transformers, which is no memory of a reader
-    modules = ["Transformer", "Pooling-cls", "Dense-6", "Normalize"]
-    return {
-        "bert": bert,
-        "t5": write_tiny_t5(root / "t5"),
-        "routes": write_routes(root / "routes", modules, modules),
-        "shards": shards,
-        "table": table,
-    }
+    usage = {"config_sentence_transformers.json": USAGE, "sentence_bert_config.json": LENGTHS}
+    write_files(shutil.copytree(bert, root / "used"), usage)
+    zeros = {place: {place[:2]: np.zeros((2, 3), np.float32)} for place in SHARDS["weight_map"].values()}
+    write_files(root / "shards", zeros | {"model.safetensors.index.json": SHARDS})
+    table = {"config.json": {"model_type": "model2vec"}, "model.safetensors": {"embeddings": np.zeros((150, 4), "f4")}}
+    write_files(shutil.copytree(bert, root / "table"), table)
+    write_tiny_t5(root / "t5")
+    write_routes(root / "routes", MODULES, MODULES)
+    return write_files(root, {"export/endx.json": EXPORT})
 
 
 def load_all(folder: pathlib.Path) -> None:
     """Reads everything of a folder but what needs compilation."""
     read_usage(folder)
-    for source in pretrained.load_sides(str(folder)).values():
+    sources = pretrained.load_sides(str(folder)).values()
+    for source in {source.folder: source for source in sources}.values():  # sides may be one
         source.params()
         tokenizer = Tokenizer(source.folder)
         tokenizer.check_matches(source.config.vocab_size, source.folder)
@@ -78,44 +71,6 @@ def check(file: pathlib.Path, data: st.DataObject, damage, read) -> None:
         file.write_bytes(valid)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("bert", "config.json"),
-        ("bert", "tokenizer.json"),
-        ("bert", "tokenizer_config.json"),
-        ("t5", "config.json"),
-        ("routes", "modules.json"),
-        ("routes", "router_config.json"),
-        ("routes", "Pooling-cls/config.json"),
-        ("routes", "Dense-6/config.json"),
-    ],
-)
-@fuzzed
-@given(data=st.data())
-def test_a_model_folder(folders, kind, name, data):
-    check(folders[kind] / name, data, damaged_json, lambda: load_all(folders[kind]))
-
-
-@pytest.mark.parametrize(("name", "valid"), OPTIONAL.items())
-@fuzzed
-@given(data=st.data())
-def test_an_optional_file_of_a_model_folder(folders, name, valid, data):
-    file = written(folders["bert"] / name, json.dumps(valid))
-    check(file, data, damaged_json, lambda: load_all(folders["bert"]))
-    file.unlink()
-
-
-@pytest.mark.parametrize("name", ["model.safetensors.index.json", "one.safetensors"])
-@fuzzed
-@given(data=st.data())
-def test_shards(folders, name, data):
-    folder = folders["shards"]
-    (folder / "model.safetensors.index.json").write_text(json.dumps(SHARDS))
-    damage = damaged_json if name.endswith(".json") else damaged_tensors
-    check(folder / name, data, damage, lambda: read_tensors(folder))
-
-
 def damaged_tensors(valid: bytes) -> st.SearchStrategy[bytes]:
     """Draws a safetensors file with a damaged header, of its own or the former length, or damaged bytes."""
     length = int.from_bytes(valid[:8], "little")
@@ -129,15 +84,26 @@ def damaged_tensors(valid: bytes) -> st.SearchStrategy[bytes]:
     return st.tuples(damaged_json(header), lengths).map(joined) | damaged_bytes(valid)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+READERS = {
+    "shards": read_tensors,
+    "table": lambda folder: pretrained.load_encoder(str(folder)).params(),
+    "export": read_manifest,
+}
+DAMAGED = """
+bert/config.json bert/tokenizer.json bert/tokenizer_config.json t5/config.json routes/modules.json
+routes/router_config.json routes/Pooling-cls/config.json routes/Dense-6/config.json
+used/config_sentence_transformers.json used/sentence_bert_config.json
+shards/model.safetensors.index.json shards/one.safetensors
+table/config.json table/tokenizer.json table/model.safetensors export/endx.json
+""".split()
+
+
+@pytest.mark.parametrize("name", DAMAGED)
 @fuzzed
 @given(data=st.data())
-def test_a_token_table(folders, name, data):
-    def read() -> None:
-        pretrained.load_encoder(str(folders["table"])).params()
-
-    damage = damaged_tensors if name.endswith(".safetensors") else damaged_json
-    check(folders["table"] / name, data, damage, read)
+def test_a_file_of_a_folder(folders, name, data):
+    kind, damage = name.partition("/")[0], damaged_json if name.endswith(".json") else damaged_tensors
+    check(folders / name, data, damage, lambda: READERS.get(kind, load_all)(folders / kind))
 
 
 @pytest.mark.parametrize("name", ["v.txt", "v.vec.gz"])
@@ -147,11 +113,3 @@ def test_word_vectors(tmp_path, name, data):
     text, path = b"2 3\nthe 1.0 2.0 3.0\ncat 0.5 -1e3 nan\n", tmp_path / name
     path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     check(path, data, damaged_bytes, lambda: read_word_vectors(path))
-
-
-@fuzzed
-@given(contents=damaged_json(json.dumps(EXPORT).encode()))
-def test_the_description_of_an_export(tmp_path, contents):
-    (tmp_path / "endx.json").write_bytes(contents)
-    with only_user_errors():
-        read_manifest(tmp_path)

@@ -56,17 +56,23 @@ def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted, plai
 def test_bare_encode_is_for_models_whose_sides_are_one(prompted, plain):
     np.testing.assert_array_equal(plain.encode(TEXTS), plain.encode_query(TEXTS))
     np.testing.assert_array_equal(prompted.encode(TEXTS, prompt=""), prompted.encode_query(TEXTS, prompt=""))
-    np.testing.assert_array_equal(
-        prompted.encode(TEXTS, prompt_name="query"), prompted.encode_document(TEXTS, prompt_name="query")
-    )
+    named, document = (encode(TEXTS, prompt_name="query") for encode in (prompted.encode, prompted.encode_document))
+    np.testing.assert_array_equal(named, document)
 
 
-def test_bare_encode_has_the_folder_s_default_prompt(tiny_bert, tmp_path, plain):
-    folder = shutil.copytree(tiny_bert, tmp_path / "model")
-    model = endx_jax.load(write_usage(folder, prompts={"cluster": "cat "}, default_prompt_name="cluster"))
+def test_bare_encode_has_the_folder_s_default_prompt_and_its_similarity(tiny_bert, tmp_path, plain):
+    folder, usage = shutil.copytree(tiny_bert, tmp_path / "model"), {"default_prompt_name": "cluster"}
+    model = endx_jax.load(write_usage(folder, prompts={"cluster": "cat "}, similarity_fn_name="dot", **usage))
     assert not model.asymmetric
     np.testing.assert_allclose(model.encode(TEXTS), plain.encode(with_prompt("cat ")), atol=1e-6)
     np.testing.assert_allclose(model.encode_query(TEXTS), plain.encode(TEXTS), atol=1e-6)
+    a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
+    for loaded, of_all, of_each in (
+        (plain, [[1.0, 0.8], [0.6, 0.0]], [1.0, 0.0]),
+        (model, [[50.0, 8.0], [6.0, 0.0]], [50.0, 0.0]),
+    ):
+        np.testing.assert_allclose(loaded.similarity(a, b), of_all, rtol=1e-6)
+        np.testing.assert_allclose(loaded.similarity_pairwise(a, b), of_each, rtol=1e-6)
 
 
 def test_bare_encode_reads_as_much_of_a_text_as_either_side(tiny_bert, tmp_path):
@@ -115,12 +121,3 @@ def test_texts_over_the_length_are_counted_and_told_of_once(tiny_bert, caplog):
     assert message.endswith(
         ": 2 of 3 answers are longer than 64 tokens and were truncated; this warning is not repeated"
     )
-
-
-def test_similarity_is_of_every_pair_or_of_each_with_its_own(plain, tiny_bert, tmp_path):
-    a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
-    np.testing.assert_allclose(plain.similarity(a, b), [[1.0, 0.8], [0.6, 0.0]], rtol=1e-6)
-    np.testing.assert_allclose(plain.similarity_pairwise(a, b), [1.0, 0.0], rtol=1e-6)
-    model = endx_jax.load(write_usage(shutil.copytree(tiny_bert, tmp_path / "model"), similarity_fn_name="dot"))
-    np.testing.assert_allclose(model.similarity(a, b), [[50.0, 8.0], [6.0, 0.0]])
-    np.testing.assert_allclose(model.similarity_pairwise(a, b), [50.0, 0.0])

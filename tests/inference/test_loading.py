@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import endx_jax
+from endx_jax.data import tokenizer_files
+from endx_jax.data.tokenization import Tokenizer
 from endx_jax.index.index import Index
 
 
@@ -44,7 +46,7 @@ def test_subpackages_are_there_without_importing_them():
 # Loads a model as a library does and runs verbs, all in one process; after each, prints what has been imported so far.
 PROGRAM = """
 import json, os, sys
-import endx_jax
+import endx_jax, endx_jax.mteb
 tell, end = lambda: print(json.dumps([*sys.modules]), flush=True), os._exit
 os._exit = lambda status: (tell(), end(status))  # a server ends with it
 endx_jax.load(sys.argv[1]).encode_query("who")
@@ -56,10 +58,20 @@ for verb in json.loads(sys.argv[2]):
 """
 
 
-def imported(model, *verbs, environment) -> list[set[str]]:
-    """The modules that are imported after the model was loaded, and after each verb; a server is stopped once ready."""
-    command = [sys.executable, "-c", PROGRAM, str(model), json.dumps(verbs)]
-    found = []
+SLOW = {*"transformers torch grain optax orbax pandas pyarrow huggingface_hub tensorflow mteb".split()}
+TRAINING = tuple(f"endx_jax.{part}" for part in ("training", "methods", "experiment.config"))
+NOT_NEEDED = ("training", "methods", "losses", "experiment", "retrieval", "export", "serving", "cli")
+
+
+def test_answers_and_the_adapter_of_mteb_need_nothing_that_trains_and_no_slow_library(tiny_bert, tmp_path, monkeypatch):
+    (tmp_path / "corpus.txt").write_text("the cat sat on the mat\na dog\n")
+    index, cache = tmp_path / "index.sqlite", tmp_path / "cache" / "endx_jax"
+    encode = ["encode", f"--model={tiny_bert}", f"--corpus={tmp_path / 'corpus.txt'}", f"--output={index}"]
+    search, serve = ["search", f"--index={index}", "where is the cat"], ["serve", f"--index={index}", "--port=0"]
+    monkeypatch.setattr(tokenizer_files, "STATES", str(cache / "tokenizers"))
+    Tokenizer(tiny_bert)  # transformers reads a new tokenizer, once
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache.parent)}
+    command, found = [sys.executable, "-c", PROGRAM, str(tiny_bert), json.dumps([encode, search, serve])], []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as program:
         for line in program.stdout:
             if line.startswith("ready: "):
@@ -67,28 +79,12 @@ def imported(model, *verbs, environment) -> list[set[str]]:
             elif line.startswith("["):
                 found.append({*json.loads(line)})
         assert program.wait(60) == 0
-    return found
-
-
-SLOW = ("transformers", "torch", "grain", "optax", "orbax", "pandas", "pyarrow", "huggingface_hub", "tensorflow")
-TRAINING = tuple(f"endx_jax.{part}" for part in ("training", "methods", "experiment.config"))
-NOT_NEEDED = ("training", "methods", "losses", "experiment", "retrieval", "export", "serving", "cli")
-
-
-def test_answers_need_nothing_that_trains_and_transformers_for_new_tokenizers_only(tiny_bert, tmp_path):
-    (tmp_path / "corpus.txt").write_text("the cat sat on the mat\na dog\n")
-    index, environment = tmp_path / "index.sqlite", os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    encode = ["encode", f"--model={tiny_bert}", f"--corpus={tmp_path / 'corpus.txt'}", f"--output={index}"]
-    search, serve = ["search", f"--index={index}", "where is the cat"], ["serve", f"--index={index}", "--port=0"]
-    # At first, transformers reads a new tokenizer.
-    assert "transformers" in imported(tiny_bert, environment=environment)[0]
-    loaded, *after = imported(tiny_bert, encode, search, serve, environment=environment)
-    assert len(after) == 3
-    for modules in (loaded, *after):
+    assert len(found) == 4
+    for modules in found:
         assert "endx_jax.inference.embedding_model" in modules
-        assert not {name.partition(".")[0] for name in modules} & {*SLOW}
+        assert not {name.partition(".")[0] for name in modules} & SLOW
         assert [name for name in modules if name.startswith(TRAINING)] == []
-    assert [*(tmp_path / "cache" / "endx_jax" / "xla").iterdir()]  # compiled programs
-    own = sorted(name for name in loaded if name.partition(".")[0] == "endx_jax")
+    assert [*(cache / "xla").iterdir()]  # compiled programs
+    own = sorted(name for name in found[0] if name.partition(".")[0] == "endx_jax")
     assert [name for name in own if name.split(".")[1:2] and name.split(".")[1] in NOT_NEEDED] == []
     assert len(own) <= 80, f"{len(own)} modules: {own}"

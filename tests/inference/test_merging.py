@@ -65,12 +65,9 @@ def test_a_run_is_merged_with_its_pretrained_model(bert_workdir, tiny_bert, tmp_
     np.testing.assert_allclose(merged.encode(["who"]), pretrained.encode(["who"]), atol=1e-6)
 
 
-def test_the_verb_s_model_is_evaluated_and_exported(bert_workdir, other, tmp_path, endx, pairs_csv):
+def test_the_verb_s_model_is_exported(bert_workdir, other, tmp_path, endx):
     merged = tmp_path / "merged"
     said = endx("merge", str(bert_workdir), str(other), "--weights", "1", "3", f"--output={merged}").out
     assert said == f"{merged} holds the mean of 2 models; use it as --model={merged}\n"
-    endx("evaluate", f"--model={merged}", f"--data={pairs_csv}", f"--output={tmp_path / 'ranked'}")
-    assert "merged" in json.loads((tmp_path / "ranked" / "results.json").read_text())["systems"]
     endx("export", f"--model={merged}", f"--output={tmp_path / 'exported'}")
-    found, expected = (endx_jax.load(place) for place in (tmp_path / "exported", merged))
-    np.testing.assert_allclose(found.encode(["who"]), expected.encode(["who"]), atol=1e-6)
+    assert endx_jax.load(tmp_path / "exported").identity == endx_jax.load(merged).identity

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import shlex
-import shutil
 import subprocess
 import sys
 
@@ -76,13 +75,10 @@ class Slice:
         return [call for call in map(json.loads, lines) if call[: len(words) + 2] == ["compute", "tpus", *words]]
 
     def remote(self) -> list[str]:
-        """The commands that all workers ran, which are valid for bash."""
+        """The commands that all workers ran."""
         calls = self.calls("tpu-vm", "ssh")
         assert all("--worker=all" in call for call in calls)
-        (*commands,) = (part[10:] for call in calls for part in call if part.startswith("--command="))
-        for command in commands:
-            assert subprocess.run(["bash", "-n"], input=command, capture_output=True, text=True).stderr == ""
-        return commands
+        return [part.removeprefix("--command=") for call in calls for part in call if part.startswith("--command=")]
 
     def changes(self) -> list[str]:
         """What was created and deleted, in order."""
@@ -173,28 +169,20 @@ def test_keep_looks_after_a_run(slice_, how):
     assert all("--force" in call for call in slice_.calls(*DELETE.split()))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "missing", "named"),
-    [
-        ([], "", "unknown action (none); use create, setup, run, logs, status, stop, delete or keep"),
-        (["strat"], "", "unknown action strat; use create, setup, run, logs, status, stop, delete or keep"),
-        (["run"], "", "run: no verb; give the arguments of endx, such as: run train --config=t5:xl,sde"),
-        (["keep"], "", "keep: no verb; give the arguments of endx, such as: keep train --config=t5:xl,sde"),
-        (["status"], "ZONE", "ZONE: is not set; set the zone, such as ZONE=us-east5-b"),
-        (["create"], "ACCELERATOR_TYPE", "is not set; set the type, such as ACCELERATOR_TYPE=v6e-16"),
-    ],
-)
-def test_mistakes_are_one_line_and_cost_nothing(slice_, arguments, missing, named):
-    status, (line,) = slice_.do(*arguments, **({missing: ""} if missing else {}))
-    assert line.endswith(named)
-    assert status in (1, 2)
+ACTIONS = "use create, setup, run, logs, status, stop, delete or keep"
+MISTAKES = {
+    "": f"unknown action (none); {ACTIONS}",
+    "strat": f"unknown action strat; {ACTIONS}",
+    "run": "run: no verb; give the arguments of endx, such as: run train --config=t5:xl,sde",
+    "keep": "keep: no verb; give the arguments of endx, such as: keep train --config=t5:xl,sde",
+    "status ZONE": "ZONE: is not set; set the zone, such as ZONE=us-east5-b",
+    "create ACCELERATOR_TYPE": "is not set; set the type, such as ACCELERATOR_TYPE=v6e-16",
+}
+
+
+def test_mistakes_are_one_line_and_cost_nothing(slice_):
+    for action, named in MISTAKES.items():
+        arguments, missing = action.split()[:1], action.split()[1:]
+        status, (line,) = slice_.do(*arguments, **dict.fromkeys(missing, ""))
+        assert (status in (1, 2), line.endswith(named)) == (True, True), line
     assert slice_.calls() == []
-
-
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
-def test_systemd_understands_the_service(tmp_path):
-    text = (ROOT / "launch" / "tpu" / "endx.service").read_text()
-    # The command is not on this machine.
-    (tmp_path / "endx.service").write_text(text.replace("/opt/endx/start", "/bin/true"))
-    done = subprocess.run(["systemd-analyze", "verify", tmp_path / "endx.service"], capture_output=True, text=True)
-    assert done.stderr == ""

@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pytest
 from refusals import check_refusal
@@ -25,7 +26,7 @@ def test_products_of_signs_are_those_of_rounded_questions(width):
     largest = abs(questions).max(axis=1, keepdims=True)
     levels = 2 * np.round((questions / np.where(largest > 0, largest, 1) + 1) * 7.5) - 15
     expected = levels @ np.where(candidates > 0, 1, -1).T - 15 * width
-    np.testing.assert_array_equal(sign_products(questions, signs(candidates)), expected)
+    np.testing.assert_array_equal(jax.jit(sign_products)(questions, signs(candidates)), expected)
 
 
 def test_few_candidates_are_all_ranked_by_their_codes_with_ties_by_row():

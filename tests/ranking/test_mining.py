@@ -234,35 +234,26 @@ def test_a_text_is_encoded_once_and_only_when_it_is_asked_about():
     assert sorted(asked) == ["1", "10", "2", "30"]
 
 
-def test_strata_cover_all_scores_of_the_teacher():
+def test_strata_are_over_all_scores_of_what_the_teacher_confirms_and_few_candidates_are_all_taken():
     qrels, texts = [(0,), (1,)], [f"text {n}" for n in range(10)]
     base = np.array([np.arange(10)[::-1], np.roll(np.arange(10)[::-1], 1)], float)
     teacher = np.array([[9, 3, 1, 8, 2, 7, 0, 6, 5, 4], np.arange(10)], float)
 
-    def score(pairs):
-        return teacher[pairs[:, 0], pairs[:, 1]]
+    def mined(qrels, base, scores, *, confirms=False, **settings):
+        def score(pairs):
+            return scores[pairs[:, 0], pairs[:, 1]]
 
-    settings = MiningSettings(negatives=3)
-    mined = mine_negatives(ranked(base, qrels), records_of(qrels, texts), settings, strata=score)
+        judge, records = score if confirms else None, records_of(qrels, texts[: base.shape[1]])
+        return mine_negatives(ranked(base, qrels), records, MiningSettings(**settings), judge, strata=score)
+
+    found = mined(qrels, base, teacher, negatives=3).negatives
     # Question 0: the teacher's order is 3 5 7 | 8 9 1 | 4 2 6. Question 1: 9 8 7 | 6 5 4 | 3 2 0.
-    assert [sorted(one.row for one in found) for found in mined.negatives] == [[2, 5, 9], [2, 5, 8]]
-    assert all([one.rank for one in found] == sorted(one.rank for one in found) for found in mined.negatives)
-    best = mine_negatives(ranked(base, qrels), records_of(qrels, texts), settings)
-    assert [one.row for one in best.negatives[0]] == [1, 2, 3]
-
-
-def test_strata_are_of_what_the_teacher_confirms_and_few_candidates_are_all_taken():
-    qrels, texts = [(0,)], [f"text {n}" for n in range(6)]
+    assert [sorted(one.row for one in own) for own in found] == [[2, 5, 9], [2, 5, 8]]
+    assert all([one.rank for one in own] == sorted(one.rank for one in own) for own in found)
     base, scores = np.array([[6.0, 5, 4, 3, 2, 1]]), np.array([[3.0, 9, 1, 2, 8, 0]])
-
-    def score(pairs):
-        return scores[pairs[:, 0], pairs[:, 1]]
-
     # It confirms 3, 2 and 5, in this order.
     for negatives, expected in ((2, [3, 5]), (1, [2]), (9, [2, 3, 5])):
-        settings = MiningSettings(negatives=negatives)
-        mined = mine_negatives(ranked(base, qrels), records_of(qrels, texts), settings, score, strata=score)
-        assert [one.row for one in mined.negatives[0]] == expected
-        assert mined.dropped["teacher"] == 2
-    right_one = mine_negatives(ranked(base, qrels), records_of(qrels, texts), MiningSettings(last_rank=1), strata=score)
-    assert right_one.negatives == [[]]
+        found = mined([(0,)], base, scores, confirms=True, negatives=negatives)
+        assert [one.row for one in found.negatives[0]] == expected
+        assert found.dropped["teacher"] == 2
+    assert mined([(0,)], base, scores, last_rank=1).negatives == [[]]

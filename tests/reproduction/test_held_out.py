@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, token_table, tower
+from helpers import TINY, drawn, padded, random_params, texts, token_table, tower
 from tiny_bert import tiny_recipe
 from tiny_vae import SETTINGS, VOCABULARY, build
 
@@ -69,8 +69,13 @@ def test_a_run_is_measured(method, tmp_path, tiny_bert, pairs_csv, capsys):
         assert found["teacher"] != found["student"]
 
 
-def test_the_figures_are_those_of_the_objective(pairs):
-    objective, params = build(dataclasses.replace(SETTINGS, word_share=0.5))
+@pytest.fixture(scope="module")
+def vae():
+    return build(dataclasses.replace(SETTINGS, word_share=0.5))
+
+
+def test_the_figures_are_those_of_the_objective(pairs, vae):
+    objective, params = vae
     found = check_decoders(objective, params, pairs, SIZE)
     posteriors, nll = jax.jit(objective.posteriors), jax.jit(objective.decoders.nll, static_argnums=1)
     of_decoders = objective.decoders.parameters(params)
@@ -90,10 +95,9 @@ def test_the_figures_are_those_of_the_objective(pairs):
     assert abs(found["answer"]["nll"] - found["answer"]["nll_shuffled"]) > 1e-3
 
 
-def test_a_decoder_that_does_not_listen_does_as_well_with_any_latent_vector(pairs):
-    objective, params = build()
-    deaf = jax.tree.map(jnp.zeros_like, params["decoder"]["answer"]["hidden"])
-    params["decoder"]["answer"] |= {"hidden": deaf}
+def test_a_decoder_that_does_not_listen_does_as_well_with_any_latent_vector(pairs, vae):
+    objective, params = vae[0], jax.tree.map(lambda x: x, vae[1])
+    params["decoder"]["answer"]["hidden"] = jax.tree.map(jnp.zeros_like, params["decoder"]["answer"]["hidden"])
     found = check_decoders(objective, params, pairs, SIZE)
     np.testing.assert_allclose(found["answer"]["nll"], found["answer"]["nll_shuffled"], rtol=1e-6)
     assert abs(found["question"]["nll"] - found["question"]["nll_shuffled"]) > 1e-3
@@ -112,7 +116,7 @@ def test_a_question_is_read_beside_another_pair_s_answer(objective, reader):
     answers = texts([4] * B, seed=1)
     others = [*answers[:1], *texts([4], seed=2), *answers[2:]]
     towers = {side: random_params(ONE, questions) for side in ("question", "answer")}
-    params = jax.jit(objective.init)(jax.random.key(1), MODEL.join(towers))
+    params = drawn(jax.eval_shape(objective.init, jax.random.key(1), MODEL.join(towers)))
     embed = jax.jit(objective.embed_as_teacher)
     before, after = (
         embed(params, Batch(questions, padded(rows, 4), ids, ids, ids[:, None])) for rows in (answers, others)

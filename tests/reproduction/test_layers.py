@@ -63,23 +63,19 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("levels", [6, 10**6])
-@pytest.mark.parametrize("block", [7, None])
-def test_the_curve_equals_scikit_learns(levels, block):
+def test_the_curve_equals_scikit_learns_and_progress_is_told_over_both_passes(levels):
     metrics = pytest.importorskip("sklearn.metrics")
-    scores, qrels = draw_pairs(levels)
+    scores, qrels, told = *draw_pairs(levels), []
     truth = np.zeros(scores.shape)
     for row, right in enumerate(qrels):
         truth[row, right] = 1
-    found = precision_recall(lambda start, stop: scores[start:stop], qrels, candidates=30, block=block)
-    assert found.average_precision == pytest.approx(metrics.average_precision_score(truth.ravel(), scores.ravel()))
+    expected = metrics.average_precision_score(truth.ravel(), scores.ravel())
     precision, recall, _ = metrics.precision_recall_curve(truth.ravel(), scores.ravel())
     points = {(round(r, 9), round(p, 9)) for r, p in zip(recall, precision, strict=True)}
-    assert {(round(r, 9), round(p, 9)) for r, p in zip(found.recall, found.precision, strict=True)} <= points
-    assert np.all(np.diff(found.recall) > 0)
-
-
-def test_progress_is_told_over_both_passes():
-    scores, qrels = draw_pairs(6)
-    told = []
-    precision_recall(lambda a, b: scores[a:b], qrels, candidates=30, block=16, progress=lambda *n: told.append(n))
-    assert told == [(16, 80), (32, 80), (40, 80), (56, 80), (72, 80), (80, 80)]
+    for block in (16, None):
+        options = {"candidates": 30, "block": block, "progress": lambda *n: told.append(n)}
+        found = precision_recall(lambda start, stop: scores[start:stop], qrels, **options)
+        assert found.average_precision == pytest.approx(expected)
+        assert {(round(r, 9), round(p, 9)) for r, p in zip(found.recall, found.precision, strict=True)} <= points
+        assert np.all(np.diff(found.recall) > 0)
+    assert told[:6] == [(16, 80), (32, 80), (40, 80), (56, 80), (72, 80), (80, 80)]

@@ -9,9 +9,7 @@ from made_runs import finish
 from refusals import check_refusal
 
 from endx_jax.experiment.config import resolve
-from endx_jax.planning.chips import CHIPS
 from endx_jax.ranking.evaluate import MEASURES
-from reproduction import cost
 from reproduction import runs as module
 from reproduction.figures import FIGURES
 from reproduction.rows import KINDS
@@ -140,16 +138,15 @@ def test_a_run_whose_hard_negatives_its_data_decided_is_found_and_one_with_other
     check_refusal(lambda: make(plan, 0, options), "train.steps", "99 ->", "-> 80")
 
 
-def test_costs_are_of_what_is_trained(tmp_path):
-    table = papers().tables["endx-table2"]
-    shown = cost.text(table, table.chosen(["BM25", "USE-QA"]), Options(tmp_path), CHIPS["A100"]).splitlines()
-    assert shown[1] == "BM25: nothing is trained"
-    assert shown[2].startswith("USE-QA: Universal Sentence Encoder's weights are TensorFlow graphs")
+def test_costs_are_of_what_is_trained(reproduce):
+    shown = reproduce("cost", "endx-table2", "BM25", "USE-QA", "--chip=A100").out
+    assert "\nBM25: nothing is trained\n" in shown
+    assert "\nUSE-QA: Universal Sentence Encoder's weights are TensorFlow graphs" in shown
 
 
 @pytest.mark.slow
 def test_a_table_of_costs_is_printed(reproduce):
-    shown = reproduce("cost", "endx-table2", "Dual-GRUs", "BM25", "--chip=H100").out
+    shown = reproduce("cost", "endx-table2", "Dual-GRUs", "--chip=H100").out
     assert "endx-table2: Answer retrieval on ReQA SQuAD, on one H100" in shown
     assert "Dual-GRUs    10      ?    100" in shown
 

@@ -1,13 +1,16 @@
 """Rows that are not one training run: layers, counts, few pairs, other data and a whole collection."""
 
+import dataclasses
 import json
 import shutil
 
 import pytest
 from helpers import times, written
+from small_records import records_of
 from small_squad import write_words
 
 from reproduction import rows
+from reproduction.counts import of_few_paragraphs
 from reproduction.outcome import Outcome
 from reproduction.runs import Options
 from reproduction.tables import papers
@@ -20,11 +23,16 @@ def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path):
     (file,) = before = times(tmp_path / "layers")
     weighted = rows.layers(papers().row("rr-table4/GloVe with IDF"), options)
     assert times(tmp_path / "layers") == before  # the second row finds what the first has left
-    systems = json.loads(file.read_text())["systems"]
-    recalls = {name: system["test"]["metrics"]["recall@1"] for name, system in systems.items()}
-    assert plain.values[0][0] == 100 * recalls["token table"]
-    assert weighted.values[0][0] == 100 * recalls["token table + idf"]
+    found = json.loads(file.read_text())
+    assert found["layers"] == ["token table"]
+    assert found["sets"]["test"] == {"questions": 80, "candidates": 40, "right": 80}
+    without, idf = (found["systems"][name]["test"] for name in ("token table", "token table + idf"))
+    assert (plain.values[0][0], weighted.values[0][0]) == tuple(100 * s["metrics"]["recall@1"] for s in (without, idf))
     assert weighted.runs[0].endswith("#token table + idf")
+    assert idf["metrics"]["recall@1"] > without["metrics"]["recall@1"] + 0.2
+    assert idf["metrics"]["ap"] > without["metrics"]["ap"]
+    assert idf["curve"]["recall"] == sorted(idf["curve"]["recall"])
+    assert idf["curve"]["recall"][-1] == 1
 
 
 def test_data_are_counted_as_the_papers_count(squad, tmp_path):
@@ -35,6 +43,13 @@ def test_data_are_counted_as_the_papers_count(squad, tmp_path):
     assert counted.differences[0] == 60 - 87355
     assert rows.counts(papers().row("rr-table1/Train"), options).values == ((60.0, 30.0),)
     assert rows.outcome_of(papers().row("endx-table1/NQ"), options).why.startswith("reqa/nq is not prepared")
+
+
+def test_few_paragraphs_takes_a_question_of_each_paragraph_in_turn():
+    # Paragraph 0 has three questions, paragraph 1 two, paragraph 2 one; each question has the one sentence `sP.Q`.
+    names = ("s0.0", "s0.1", "s0.2", "s1.0", "s1.1", "s2.0")
+    records = dataclasses.replace(records_of([(n,) for n in range(6)], names), candidate_ids=names)
+    assert of_few_paragraphs(records, paragraphs=2, pairs=3).candidates == ("s0.0", "s1.0", "s0.1")
 
 
 @pytest.fixture

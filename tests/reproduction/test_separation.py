@@ -23,11 +23,11 @@ def five_standard_errors(drawn, accuracy=0.5):
 
 
 # In the last two a plane parts any labelling of the fitting half: measured there, the accuracy would be 1.
-@pytest.mark.parametrize(("drawn", "width"), [(1000, 2), (1000, 64), (1000, 768), (200, 768)])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_one_cloud_gives_a_half(drawn, width, seed):
-    question, answer = clouds(drawn, drawn, width, seed=seed)
-    assert probe_accuracy(question, answer, seed=seed) == pytest.approx(0.5, abs=five_standard_errors(drawn))
+@pytest.mark.parametrize(("drawn", "width"), [(1000, 2), (1000, 768), (200, 768)])
+def test_one_cloud_gives_a_half(drawn, width):
+    for seed in (0, 1):
+        question, answer = clouds(drawn, drawn, width, seed=seed)
+        assert probe_accuracy(question, answer, seed=seed) == pytest.approx(0.5, abs=five_standard_errors(drawn))
 
 
 @pytest.mark.parametrize(("shift", "drawn", "width"), [(1.0, 4000, 8), (3.0, 4000, 8), (20.0, 400, 768)])
@@ -60,11 +60,8 @@ def test_a_pair_in_one_row_stays_in_one_half():
     assert probe_accuracy(both, np.roll(both, 1, axis=0)) < 0.4
 
 
-def test_collapsed_embeddings_give_a_half():
+def test_collapsed_embeddings_give_a_half_and_those_of_a_diverged_model_are_refused():
     assert probe_accuracy(np.full((50, 768), 0.036, np.float32), np.full((70, 768), 0.036, np.float32)) == 0.5
-
-
-def test_embeddings_of_a_diverged_model_are_refused():
     question, answer = clouds(8, 8, 16)
     for wrong in (np.nan, np.inf):
         answer[5, 3] = wrong
@@ -105,8 +102,3 @@ def test_every_pair_of_questions_with_an_answer_in_common_counts_once():
     assert found == pytest.approx({"answers": 2, "questions": 6, "sse": sse, "sse_any": sse_any}, rel=1e-6)
     assert abs(sse - sse_any) > 0.1
     assert question_agreement(questions, QRELS, fewest=4) == {}  # no answer has so many
-
-
-def test_equal_questions_have_none_and_opposite_ones_four():
-    for second, sse in ((3.0, 0), (-2.0, 4)):
-        assert question_agreement([[1.0, 0.0], [second, 0.0]], [[0], [0]], fewest=2)["sse"] == sse

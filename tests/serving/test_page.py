@@ -49,16 +49,14 @@ def open_page(browser, served):
         if response.status >= 400 and urlsplit(response.url).path.startswith("/static"):
             problems.append(f"{response.url}: {response.status}")
 
-    def opened(path="/", *, server=served, routes=(), **context):
-        contexts.append(browser.new_context(**{"viewport": {"width": 1100, "height": 800}, **context}))
+    def opened(path="/", *, server=served):
+        contexts.append(browser.new_context(viewport={"width": 1100, "height": 800}))
         page = contexts[-1].new_page()
         page.set_default_timeout(PATIENCE)
         page.on("console", console)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", requested)
         page.on("response", answered)
-        for pattern, handler in routes:
-            page.route(pattern, handler)
         page.goto(server.url + path)
         return page
 
@@ -148,13 +146,8 @@ def test_a_document_is_added_found_deleted_and_brought_back(open_page, served):
     page, before = open_page(f"/?q={quote('zebra crossing')}&mode=bm25"), served.get("/info")[1]["documents"]
     expect(page.locator("#none")).to_be_visible()
     page.get_by_role("button", name="Add a document").click()
-    expect(page.get_by_label("Text")).to_be_focused()
-    fields = {
-        "Text": "crossing the road.\nAgain.",
-        "Title": "Zebra",
-        "Known questions": "who is striped\n\nwhat crosses",
-    }
-    for label, value in (fields | {"Metadata": "a=1, a=2"}).items():
+    fields = {"Text": "crossing the road.\nAgain.", "Title": "Zebra", "Metadata": "a=1, a=2"}
+    for label, value in (fields | {"Known questions": "who is striped\n\nwhat crosses"}).items():
         page.get_by_label(label).fill(value)
     page.get_by_role("textbox", name="Id").fill("page-1/zebra?")
     page.get_by_role("button", name="Add", exact=True).click()
@@ -163,34 +156,26 @@ def test_a_document_is_added_found_deleted_and_brought_back(open_page, served):
     page.get_by_role("button", name="Add", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("Zebra is added. 1 answer in ")
     expect(page.locator("#documents")).to_have_text(f"{before + 1:,} documents")
-    expect(page.get_by_role("heading", name="Zebra")).to_be_visible()
     assert page.locator(".text").inner_text() == fields["Text"]
     assert page.locator(".known li").all_text_contents() == ["who is striped", "what crosses"]
     assert page.locator(".facts li").all_text_contents() == ["page-1/zebra?", "lang: en", "zip: 00501"]
-    page.get_by_text("Dense", exact=True).first.click()
-    ask(page, "Zebra crossing the road. Again.")  # in its own words, so that it is first
     delete = page.get_by_role("button", name="Delete Zebra")
-    undo = page.get_by_role("button", name="Undo the deletion of Zebra")
     delete.click()
     expect(page.locator("#documents")).to_have_text(f"{before:,} documents")
-    assert served.get("/documents/page-1%2Fzebra%3F")[0] == 404
-    undo.click()
+    page.get_by_role("button", name="Undo the deletion of Zebra").click()
     expect(delete).to_be_focused()
     served.ask("DELETE", "/documents/page-1%2Fzebra%3F")
     delete.click()  # of a document that is gone already
     expect(page.locator("#failure")).to_be_hidden()
 
 
-def test_documents_are_shown_as_text_and_never_run_and_long_ones_are_folded(open_page, documents):
+def test_documents_are_shown_as_text_and_never_run(open_page, documents):
     metadata = {"title": HOSTILE, "source": HOSTILE, "url": "javascript:document.title='run'", HOSTILE: HOSTILE}
     documents(id=f"page-{HOSTILE}", text=f"{HOSTILE} giraffe", metadata=metadata)
-    documents(
-        id="page-2", text="Otter ## A giraffe.", metadata={"title": "Otter", "url": "https://example.org/giraffe"}
-    )
-    long = {"url": "data:text/html,<script>1</script>", "height": 5.5}
-    documents(id="page-3", text=f"giraffe! {'leaves ' * 300}", metadata=long)
+    linked = {"title": "Otter", "url": "https://example.org/giraffe"}
+    documents(id="page-2", text="Otter ## A giraffe.", metadata=linked)
     page = open_page("/?q=giraffe&mode=bm25")
-    expect(page.locator("#answers > li")).to_have_count(3)
+    expect(page.locator("#answers > li")).to_have_count(2)
     hostile, other = (page.locator("#answers > li").filter(has_text=text) for text in ("onerror", "Otter"))
     assert [hostile.locator("h3").inner_text(), hostile.locator(".text").inner_text()] == [HOSTILE, "giraffe"]
     assert hostile.locator(".facts li").all_text_contents() == [f"page-{HOSTILE}", HOSTILE, f"{HOSTILE}: {HOSTILE}"]
@@ -198,7 +183,6 @@ def test_documents_are_shown_as_text_and_never_run_and_long_ones_are_folded(open
     links = [(link.get_attribute("href"), link.get_attribute("rel")) for link in page.locator("#answers a").all()]
     assert links == [("https://example.org/giraffe", "noopener noreferrer")] * 2
     assert other.locator(".text").inner_text() == "A giraffe."  # headings are no markdown
-    expect(page.locator(".facts").filter(has_text="height: 5.5")).to_be_visible()
     assert page.title() == "giraffe · endx"
 
 

@@ -61,21 +61,18 @@ def test_embeddings_that_are_cut_keep_to_what_they_are_compared_by(cosine, expec
     assert truncate_width(whole, 3, cosine) is whole
 
 
-@pytest.mark.parametrize(
-    ("text", "metadata", "expected"),
-    [
+def test_texts_metadata_and_known_questions_are_shortened_to_five_characters_each():
+    def shown(*document):
+        return search_result(FoundDocument(1, 0.5, Document("x", *document)), 5)
+
+    for text, metadata, expected in (
         ("12345", {"a": "678"}, ("12345", {"a": "678"}, False)),
         ("123456", {}, ("12345", {}, True)),
         ("1", {"ab": "cd", "e": 7, "f": 8}, ("1", {"ab": "cd"}, True)),
         ("1", {"long": "67890", "b": 1}, ("1", {}, True)),
-    ],
-)
-def test_texts_and_metadata_are_shortened_to_five_characters_each(text, metadata, expected):
-    found = search_result(FoundDocument(1, 0.5, Document("x", text, metadata)), 5)
-    assert (found["text"], found["metadata"], found["truncated"]) == expected
-
-
-def test_known_questions_of_a_hit_are_whole_or_left_out():
-    found = search_result(FoundDocument(1, 0.5, Document("x", "t", {}, ("abc", "de", "f"))), 5)
+    ):
+        found = shown(text, metadata)
+        assert (found["text"], found["metadata"], found["truncated"]) == expected
+    found = shown("t", {}, ("abc", "de", "f"))  # whole or left out
     assert (found["questions"], found["truncated"]) == (["abc", "de"], True)
-    assert "questions" not in search_result(FoundDocument(1, 0.5, Document("x", "t")), 5)
+    assert "questions" not in shown("t")

@@ -12,10 +12,8 @@ from loopback import Handler, LoopbackServer
 def reply(content, *, finish="stop", tokens=(100, 30)) -> dict:
     """The body of a response."""
     usage = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
-    return {
-        "choices": [{"message": {"role": "assistant", "content": content}, "finish_reason": finish}],
-        "usage": usage,
-    }
+    choice = {"message": {"role": "assistant", "content": content}, "finish_reason": finish}
+    return {"choices": [choice], "usage": usage}
 
 
 def questions(number: str, count: int = 3) -> str:
@@ -27,13 +25,8 @@ class ChatServer(LoopbackServer):
     """Server that answers prompts about `passage N` by `act(number, times)`: a number, and how often it was asked.
 
     An action is a body, a status with headers, bytes, or `break` or `slow`, which end the connection early or late.
-
-    Attributes:
-      asked: number of requests by passage.
-      paid: number of whole replies by passage, from the moment in which they are sent.
-      seen: path, headers and body of each request.
-      now: number of requests at this moment.
-      most: highest number of requests at a time.
+    `asked` and `paid` count requests and whole replies by passage, and `seen` has path, headers and body of each
+    request; `now` is the number of requests at this moment, and `most` the highest so far.
     """
 
     def __init__(self, act=lambda number, times: reply(questions(number)), delay: float = 0.0):

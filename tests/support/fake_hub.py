@@ -14,10 +14,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class FakeHub(LoopbackServer):
     """Serves the files of a folder as the model or data set `name`; any other name is not found.
 
-    Attributes:
-      endpoint: what to give as `HF_ENDPOINT`.
-      fetched: paths of the files that were downloaded.
-      revisions: those that were asked for.
+    `fetched` has the paths of the files that were downloaded, and `revisions` those that were asked for.
     """
 
     def __init__(self, name: str, folder: pathlib.Path, *, dataset: bool = False):

@@ -2,13 +2,6 @@
 
 `ENDX_FUZZ_EXAMPLES=10000` sets the number of examples of each test and draws new ones; without it a test runs a few,
 the same on every run.
-
-    @fuzzed
-    @given(contents=damaged_json(VALID))
-    def test_no_config_gives_a_traceback(tmp_path, contents):
-        (tmp_path / "config.json").write_bytes(contents)
-        with only_user_errors():
-            read_config(tmp_path)
 """
 
 import contextlib
@@ -59,9 +52,8 @@ _MARK = "\x00 hostile value \x00"
 def damaged_bytes(valid: bytes) -> st.SearchStrategy[bytes]:
     """Draws the contents of a file cut short, with changed, removed, repeated or inserted bytes, or of other bytes."""
     place = st.integers(0, len(valid))
-    some = st.binary(max_size=8) | st.sampled_from(
-        [b"\n", b"\x00", b"\xff", b"\xef\xbb\xbf", b"9" * 5_000, b"[" * 9_999]
-    )
+    hostile = [b"\n", b"\x00", b"\xff", b"\xef\xbb\xbf", b"9" * 5_000, b"[" * 9_999]
+    some = st.binary(max_size=8) | st.sampled_from(hostile)
     spans = st.tuples(place, place).map(sorted)
     return st.one_of(
         place.map(lambda end: valid[:end]),
@@ -81,12 +73,12 @@ def damaged_json(valid: bytes) -> st.SearchStrategy[bytes]:
 def damaged_json_lines(valid: bytes) -> st.SearchStrategy[bytes]:
     """Draws the contents of a JSONL file of which one line is damaged as `damaged_json` does, or its bytes are."""
     lines = valid.splitlines(keepends=True)
-    one = st.integers(0, len(lines) - 1).flatmap(
-        lambda n: damaged_json(lines[n]).map(
-            lambda line: b"".join([*lines[:n], line.rstrip(b"\n") + b"\n", *lines[n + 1 :]])
-        )
-    )
-    return one.map(Contents) | damaged_bytes(valid)
+
+    def damaged(n):
+        before, after = lines[:n], lines[n + 1 :]
+        return damaged_json(lines[n]).map(lambda line: b"".join([*before, line.rstrip(b"\n") + b"\n", *after]))
+
+    return st.integers(0, len(lines) - 1).flatmap(damaged).map(Contents) | damaged_bytes(valid)
 
 
 @contextlib.contextmanager

@@ -44,15 +44,7 @@ def unprepared(model, index, **more) -> Service:
 
 
 class Running:
-    """A server that is up.
-
-    Attributes:
-      port: it listens at 127.0.0.1.
-      url: its address.
-      service: what it serves.
-      loop: its event loop.
-      thread: where that runs.
-    """
+    """A server of a `service` that is up, at `url`: 127.0.0.1 and `port`; its event loop `loop` runs in `thread`."""
 
     def __init__(self, service, settings=ServingSettings(), ready=True, **times):  # noqa: B008
         bound = bind("127.0.0.1", 0)

@@ -12,16 +12,9 @@ def page(html: str) -> list[dict]:
     """The tokens of a page with the bytes that they stand at."""
     found = []
     for match in TOKEN.finditer(html):
-        if not INLINE.match(match.group()):
-            start = len(html[: match.start()].encode())
-            found.append(
-                {
-                    "token": match.group(),
-                    "html_token": match.group().startswith("<"),
-                    "start_byte": start,
-                    "end_byte": start + len(match.group().encode()),
-                }
-            )
+        text, (start, end) = match.group(), (len(html[:place].encode()) for place in match.span())
+        if not INLINE.match(text):
+            found.append({"token": text, "html_token": text[0] == "<", "start_byte": start, "end_byte": end})
     return found
 
 

@@ -80,12 +80,9 @@ def sha256(file: pathlib.Path) -> str:
 
 
 class Publisher(LoopbackServer):
-    """Serves the files of a folder on this machine.
+    """Serves the files of a folder on this machine; `fetched` has the names that were asked for and found.
 
-    Attributes:
-      address: what URLs begin with.
-      fetched: the names that were asked for and found.
-      silent: when set, requests are taken and not answered, until the event `closing`.
+    If `silent` is set, requests are taken and not answered, until the event `closing`.
     """
 
     def __init__(self, folder: pathlib.Path):

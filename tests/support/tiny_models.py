@@ -6,7 +6,7 @@ import pathlib
 
 import jax
 import numpy as np
-from helpers import initial_params, random_params
+from helpers import initial_params, random_params, write_files
 from safetensors.numpy import save_file
 from tiny_bert import sizes, vocabulary, write_tokenizer
 
@@ -54,13 +54,10 @@ def write_tiny_qwen3(folder: pathlib.Path, seed: int = 0, **config) -> pathlib.P
     write_encoder(folder, QWEN3, about | config, seed)
     modules = {"": "Transformer", "1_Pooling": "Pooling"}
     listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules.items()]
-    (folder / "modules.json").write_text(json.dumps(listed))
-    (folder / "1_Pooling").mkdir(exist_ok=True)
     pooling = {"embedding_dimension": (about | config)["hidden_size"], "pooling_mode": "lasttoken"}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    names = folder / "tokenizer_config.json"
-    names.write_text(json.dumps(json.loads(names.read_text()) | {"eos_token": "[SEP]"}))
-    return folder
+    names = json.loads((folder / "tokenizer_config.json").read_text()) | {"eos_token": "[SEP]"}
+    files = {"modules.json": listed, "1_Pooling/config.json": pooling, "tokenizer_config.json": names}
+    return write_files(folder, files)
 
 
 def make_model(folder: pathlib.Path, *, question_length=24, answer_length=24, **settings) -> EmbeddingModel:

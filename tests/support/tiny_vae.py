@@ -1,5 +1,7 @@
 """A tiny VAE whose towers mix no positions and are quick to compile."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -11,15 +13,8 @@ from endx_jax.models.dropout import dropout
 from endx_jax.models.sharing import SHARINGS
 
 WIDTH, LATENT, VOCABULARY = 4, 5, 50
-SETTINGS = VaeSettings(
-    match="inbatch",
-    temperature=0.5,
-    decoder="bag_of_words",
-    decoder_width=6,
-    anneal_epochs=0.0,
-    anneal_steps=4,
-    initial_deviation=0.5,
-)
+SETTINGS = VaeSettings(match="inbatch", temperature=0.5, decoder="bag_of_words", decoder_width=6)
+SETTINGS = dataclasses.replace(SETTINGS, anneal_epochs=0.0, anneal_steps=4, initial_deviation=0.5)
 
 
 class Encoder(nn.Module):

@@ -3,8 +3,9 @@ import pytest
 
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.metrics import TIE_RULE
+from endx_jax.metrics.significance import FEWEST, bootstrap_interval
 from endx_jax.ranking.evaluate import Evaluation
-from endx_jax.ranking.results import Results, format_table
+from endx_jax.ranking.results import Results, SuiteResults, format_table
 
 
 def test_layout_best_values_and_the_rule_for_ties():
@@ -35,3 +36,17 @@ def test_a_line_says_when_questions_tell_systems_not_apart(measured, telling):
     assert ("27 questions over 27 candidates are too few to judge" not in results.tables()) == telling
     results.split = ""  # all questions, as in `endx check`: no share of them is held out
     assert "data.test_fraction" not in results.tables()
+
+
+def test_intervals_and_notes_of_a_suite():
+    parts = [np.random.default_rng(0).random((count, 1), np.float32) for count in (FEWEST, 3)]
+    suite = SuiteResults("suite", "test")
+    for name, part in zip("ab", parts, strict=True):
+        results = Results(name, "test", Pools(all=RetrievalSet((), (), (), (), ())), notes=["a note", name])
+        results.add("bm25", {"all": Evaluation({"mrr": part[:, 0]}, np.ones(part.shape), *np.zeros((2, 1, 1)), 9)})
+        suite.add(name, results)
+    assert suite.notes == ["a note", "a", "b"]
+    of_mean = bootstrap_interval(np.concatenate(parts), sizes=(FEWEST, 3))
+    found = {"a": bootstrap_interval(parts[0]), "mean": of_mean}
+    expected = {name: {"bm25": {"mrr": tuple(ends[:, 0])}} for name, ends in found.items()}
+    assert suite.intervals == expected | {"b": {}}
