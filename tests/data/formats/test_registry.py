@@ -75,14 +75,10 @@ def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
     check_refusal(lambda: read(folder), "queries.jsonl", "which is read as BEIR")
 
 
-@pytest.fixture
-def mrqa_file(tmp_path):
+def test_files_of_several_formats_are_read_one_after_another(tmp_path):
     context = "Bees fly. They sting."
     rows = [HEADER, line(context, asked("b1", "what?", context, ("sting",)))]
-    return written(tmp_path / "bees.jsonl", rows)
-
-
-def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path):
+    mrqa_file = written(tmp_path / "bees.jsonl", rows)
     dev = write_squad(tmp_path / "squad") / "dev-v1.1.json"
     parts = [*open_data(dev).paragraphs(), *open_data(mrqa_file).paragraphs()]
     found = whole_paragraphs(parts, "both", merge=False)
