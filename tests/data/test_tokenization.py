@@ -4,7 +4,6 @@ import io
 import itertools
 import json
 import pickle
-import shutil
 import subprocess
 import sys
 from concurrent import futures
@@ -43,16 +42,13 @@ def test_padded_length_is_the_next_multiple_up_to_the_limit(longest, expected):
     assert padded_length(longest, limit=70, multiple=32) == expected
 
 
-def test_tokenizers_of_one_state_make_the_same_ids(tokenizer, tiny_bert, tmp_path):
-    again = Tokenizer(tiny_bert)
+def test_tokenizers_of_one_state_make_the_same_ids(tokenizer, folder):
+    again = Tokenizer(folder)
     assert tokenizer.same_ids(again)
     assert again.fingerprint in again.identity
-    spec = json.loads((tiny_bert / "tokenizer.json").read_text())
-    spec["model"]["max_input_chars_per_word"] = 7
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    config = json.loads((tiny_bert / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    assert not tokenizer.same_ids(Tokenizer(tmp_path))
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    change(folder / "tokenizer.json", model=model | {"max_input_chars_per_word": 7})
+    assert not tokenizer.same_ids(Tokenizer(folder))
 
 
 def test_folders_without_a_tokenizer_or_with_another_are_refused(tokenizer, tiny_bert, tmp_path):
@@ -60,14 +56,13 @@ def test_folders_without_a_tokenizer_or_with_another_are_refused(tokenizer, tiny
     check_refusal(lambda: Tokenizer(tmp_path), "holds no tokenizer")
 
 
-def test_a_tokenizer_that_needs_a_package_names_it(tiny_bert, tmp_path):
+def test_a_tokenizer_that_needs_a_package_names_it(folder):
     if importlib.util.find_spec("fugashi"):
         pytest.skip("fugashi is installed")
-    shutil.copytree(tiny_bert, tmp_path / "ja")
-    (tmp_path / "ja" / "vocab.txt").write_text("\n".join(vocabulary()))
+    (folder / "vocab.txt").write_text("\n".join(vocabulary()))
     config = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
-    (tmp_path / "ja" / "tokenizer_config.json").write_text(json.dumps(config))
-    check_refusal(lambda: Tokenizer(tmp_path / "ja"), "ja holds a tokenizer that can't")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    check_refusal(lambda: Tokenizer(folder), f"{folder} holds a tokenizer that can't")
 
 
 TEXTS = ["The cat's  on [SEP] the MAT.", "", "naïve café, 北京 ☃", " where\tis the dog? ", "x" * 200, "</s> <pad> a"]
@@ -120,37 +115,33 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from endx_jax.data import tokenizer_files
 from endx_jax.data.tokenization import Tokenizer
-tokenizer_files.STATES = sys.argv[3]
-with ThreadPoolExecutor(3) as pool:
-    tokenizer, *_ = pool.map(Tokenizer, [sys.argv[1]] * 3)
+folder, saved, tokenizer_files.STATES = sys.argv[1:]
+tokenizer = Tokenizer(folder)
 tokenizer(["the cat"], 8)
-read = "transformers" in sys.modules
-tokenizer.save(sys.argv[2])
+assert "transformers" not in sys.modules
+tokenizer_files.STATES = saved  # which holds no state yet
+with ThreadPoolExecutor(3) as pool:
+    print(*{one.fingerprint for one in [tokenizer, *pool.map(Tokenizer, [folder] * 3)]})
+tokenizer.save(saved)
 assert "transformers" in sys.modules and "torch" not in sys.modules
-print(tokenizer.fingerprint, read)
 """
 
 
 def test_transformers_reads_new_files_only_and_its_tokenizer_is_kept(folder, tmp_path, monkeypatch):
     states = tmp_path / "states"
-
-    def run() -> list[str]:
-        command = [sys.executable, "-W", "error", "-c", PROGRAM, folder, tmp_path / "saved", states]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout.split()
-
-    first, second = run(), run()
-    assert (first, second) == ([first[0], "True"], [first[0], "False"])
+    monkeypatch.setattr(tokenizer_files, "STATES", str(states))
+    fingerprint = Tokenizer(folder).fingerprint
     (kept,) = states.iterdir()
     whole = kept.read_text()
-    monkeypatch.setattr(tokenizer_files, "STATES", str(states))
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, folder, tmp_path / "saved", states]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{fingerprint}\n", "")
     for damaged in ("", "{}", '{"backend": "{}", "special": {}}'):
         kept.write_text(damaged)
-        assert Tokenizer(folder).fingerprint == first[0]
+        assert Tokenizer(folder).fingerprint == fingerprint
         assert kept.read_text() == whole
     change(folder / "tokenizer_config.json", do_lower_case=False, tokenizer_class="BertTokenizer")  # another tokenizer
-    assert Tokenizer(folder).fingerprint != first[0]
+    assert Tokenizer(folder).fingerprint != fingerprint
     assert len([*states.iterdir()]) == 2
 
 

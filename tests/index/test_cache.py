@@ -4,7 +4,6 @@ import itertools
 import os
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
@@ -37,8 +36,6 @@ def binary():
 @pytest.fixture(autouse=True)
 def small_indexes_have_caches(monkeypatch):
     monkeypatch.setattr(cache, "FEWEST", 50)
-    # One device: eight would take most of the time, and how devices search is tests/ranking's subject.
-    monkeypatch.setattr("jax.local_devices", lambda: jax.devices()[:1])
 
 
 @pytest.fixture

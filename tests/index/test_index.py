@@ -6,6 +6,7 @@ import time
 import tracemalloc
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -201,6 +202,7 @@ def test_search_is_that_of_the_rows_that_are_left(tmp_path, monkeypatch, residen
     rng = np.random.default_rng(0)
     questions, rows = (rng.integers(-3, 4, (n, 8)).astype(np.float32) for n in (9, 900))
     documents = [Document(str(n), f"text {n}", {"n": n}) for n in range(900)]
+    monkeypatch.setattr("jax.local_devices", jax.devices)  # all eight
     if not resident:
         monkeypatch.setattr("endx_jax.index.snapshot.fits", lambda size: False)
     index = make_index(tmp_path / "index", rows[:100], documents[:100])

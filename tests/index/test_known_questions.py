@@ -44,8 +44,7 @@ def expected(documents, question: str, weight: float, k: int) -> list[tuple[str,
     return sorted(scores.items(), key=lambda pair: -pair[1])[:k]
 
 
-@pytest.mark.parametrize("weight", [1.0, 0.8, 0.0])
-@pytest.mark.parametrize("k", [5, 100])
+@pytest.mark.parametrize(("weight", "k"), [(1.0, 5), (0.8, 100), (0.0, 5)])
 def test_a_document_has_the_score_of_its_best_text(index, weight, k):
     search = searching(index, embed, embed, hybrid=Hybrid(known=weight))
     questions = ["q7-0 known", "text3", "something else", "q8-1 known"]

@@ -19,11 +19,12 @@ MASK = np.arange(M) < np.array([[6], [3], [1]])
 RATE = 0.4
 
 
-def drawn(dtype=jnp.float32):
-    keys = jax.random.split(jax.random.key(0), 4)
-    shapes = [(B, L, H, D), (B, M, H, D), (B, M, H, D)]
-    query, key, value = (jax.random.normal(k, s).astype(dtype) for k, s in zip(keys, shapes, strict=False))
-    return query, key, value, jax.random.normal(keys[3], (1, H, L, M))
+def drawn(*shapes):
+    draw = np.random.default_rng(0)
+    return [draw.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+SHAPES = (B, L, H, D), (B, M, H, D), (B, M, H, D)
 
 
 def naive(query, key, value, mask, scale, bias=0, keep=1, causal=False, window=None):
@@ -42,68 +43,70 @@ def naive(query, key, value, mask, scale, bias=0, keep=1, causal=False, window=N
 
 @pytest.mark.parametrize(("scale", "biased", "dropping"), [(1.0, True, True), (D**-0.5, False, False)])
 def test_attention_is_the_sum_written_out(scale, biased, dropping):
-    query, key, value, bias = drawn()
-    keys = example_keys(jax.random.key(3), 0, B)
-    keep = np.ones((B, H, L, M))
-    if dropping:
-        keep = np.asarray(attention_dropout(jnp.ones((B, H, L, M)), keys, RATE))
-        assert 0 < (keep == 0).mean() < 1
-    given = Pattern(scale, dropout_rate=RATE), bias if biased else None, keys if dropping else None
-    found = jax.jit(lambda *arrays: attend(*arrays, MASK, *given))(query, key, value)
-    expected = naive(*map(np.asarray, (query, key, value)), MASK, scale, np.asarray(bias) * biased, keep)
-    np.testing.assert_allclose(found, expected, atol=2e-6)
+    *arrays, bias = drawn(*SHAPES, (1, H, L, M))
+
+    @jax.jit
+    def compute(*arrays):
+        keys = example_keys(jax.random.key(3), 0, B) if dropping else None
+        keep = attention_dropout(jnp.ones((B, H, L, M)), keys, RATE)
+        return attend(*arrays, MASK, Pattern(scale, dropout_rate=RATE), bias if biased else None, keys), keep
+
+    found, keep = compute(*arrays)
+    assert (0 < (keep == 0).mean() < 1) == dropping
+    np.testing.assert_allclose(found, naive(*arrays, MASK, scale, bias * biased, keep), atol=2e-6)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize(("causal", "window"), [(True, None), (True, 2), (False, 4)])
 def test_grouped_attention_is_that_of_repeated_heads_over_what_a_token_may_see(groups, causal, window):
-    keys = jax.random.split(jax.random.key(0), 3)
-    query, key, value = (jax.random.normal(k, (B, M, n, D)) for k, n in zip(keys, (4, groups, groups), strict=True))
+    arrays = drawn(*((B, M, heads, D) for heads in (4, groups, groups)))
     seen = {"scale": 0.5, "causal": causal, "window": window}
-    found = jax.jit(lambda *x: attend(*x, MASK, Pattern(**seen)))(query, key, value)
-    expected = naive(*map(np.asarray, (query, key, value)), MASK, **seen)
+    found = np.asarray(jax.jit(lambda *x: attend(*x, MASK, Pattern(**seen)))(*arrays))
+    expected = naive(*arrays, MASK, **seen)
     np.testing.assert_allclose(found[MASK], expected[MASK], atol=1e-5)  # of padding there is no promise
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE])
 def test_a_row_without_tokens_gives_finite_values_and_gradients(rate):
-    query, key, value, _ = drawn()
-    mask = jnp.asarray(MASK).at[1].set(False)
+    mask = MASK & (np.arange(B) != 1)[:, None]
 
     def loss(*arrays):
         keys = example_keys(jax.random.key(3), 0, B)
         return jnp.sum(attend(*arrays, mask, Pattern(1.0, dropout_rate=rate), dropout_keys=keys) ** 2)
 
-    chex.assert_tree_all_finite(jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(query, key, value))
+    chex.assert_tree_all_finite(jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(*drawn(*SHAPES)))
 
 
 @pytest.mark.parametrize("rate", [0.0, RATE])
 def test_bfloat16_attention_sums_its_weights_in_float32(rate):
     # 4,096 equal scores: in bfloat16 a running sum of exponentials would stick at 256.
     many = 4096
-    query, key = jnp.zeros((1, 1, 1, 2), jnp.bfloat16), jnp.zeros((1, many, 1, 2), jnp.bfloat16)
-    value = jnp.ones((1, many, 1, 2), jnp.bfloat16)
-    keys = example_keys(jax.random.key(0), 0, 1)
-    given = jnp.ones((1, many), bool), Pattern(1.0, dropout_rate=rate), None, keys
-    out = jax.jit(lambda *arrays: attend(*arrays, *given))(query, key, value)
+    query, key = np.zeros((1, 1, 1, 2), jnp.bfloat16), np.zeros((1, many, 1, 2), jnp.bfloat16)
+
+    @jax.jit
+    def compute(*arrays):
+        keys = example_keys(jax.random.key(0), 0, 1)
+        return attend(*arrays, np.ones((1, many), bool), Pattern(1.0, dropout_rate=rate), None, keys)
+
+    out = compute(query, key, np.ones_like(key))
     assert out.dtype == jnp.bfloat16
-    np.testing.assert_allclose(out.astype(jnp.float32), 1.0, atol=0.05)
+    np.testing.assert_allclose(np.float32(out), 1.0, atol=0.05)
 
 
 def test_training_in_bfloat16_keeps_no_weights_in_float32():
     length = 8
-    arrays = [jax.random.normal(key, (2, length, H, D), jnp.bfloat16) for key in jax.random.split(jax.random.key(0), 3)]
-    bias = jnp.zeros((1, H, length, length))
+    arrays = [array.astype(jnp.bfloat16) for array in drawn(*[(2, length, H, D)] * 3)]
 
     def attended(*arrays):
-        return attend(*arrays, jnp.ones((2, length), bool), Pattern(1.0), bias)
+        return attend(*arrays, np.ones((2, length), bool), Pattern(1.0), np.zeros((1, H, length, length), np.float32))
 
-    out, pull = jax.vjp(attended, *arrays)
+    pull = jax.eval_shape(lambda *arrays: jax.vjp(attended, *arrays)[1], *arrays)
     kept = [(x.dtype, x.shape) for x in jax.tree.leaves(pull) if x.shape[-2:] == (length, length)]
     assert kept == [(jnp.bfloat16, (2, H, length, length))]
-    wide, pull_wide = jax.vjp(attended, *(x.astype(jnp.float32) for x in arrays))
-    for found, expected in zip(pull(jnp.ones_like(out)), pull_wide(jnp.ones_like(wide)), strict=True):
-        np.testing.assert_allclose(found.astype(jnp.float32), expected, atol=0.03)
+    differentiate = jax.jit(jax.grad(lambda *arrays: jnp.sum(attended(*arrays)), (0, 1, 2)))
+    wide = differentiate(*(array.astype(np.float32) for array in arrays))
+    for found, expected in zip(differentiate(*arrays), wide, strict=True):
+        np.testing.assert_allclose(np.float32(found), expected, atol=0.03)
 
 
 @pytest.fixture

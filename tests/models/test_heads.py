@@ -67,7 +67,7 @@ def test_vectors_enter_a_tower_below_its_head_and_a_side_without_one_is_its_base
         "question": {"head"},
     }
     encode = jax.jit(model.encode, static_argnums=1)
-    base = jax.tree.map(np.asarray, jax.jit(lambda: {side: model.base(params, side, tokens) for side in SIDES})())
+    base = jax.device_get(jax.jit(lambda: {side: model.base(params, side, tokens) for side in SIDES})())
     np.testing.assert_array_equal(*base.values())
     for side in SIDES:
         from_vectors = encode(params, side, Vectors(jnp.asarray(base[side])))

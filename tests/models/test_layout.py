@@ -67,31 +67,6 @@ def test_a_text_that_does_not_fit_is_nan_and_never_cut(packing, lost):
         np.testing.assert_array_equal(found[row, length:], 0)
 
 
-def test_the_layout_of_three_texts_by_hand():
-    tokens = padded([np.array(row) for row in ([5, 6], [7], [8, 9, 10])], 4)
-
-    @jax.jit
-    def look(tokens):
-        ids, layout = lay_out(tokens)
-        vectors = ids[:, :, None].astype(jnp.float32)
-        rows = layout.rows(vectors, jnp.array([0, 1, 2]))
-        positions = layout.by_position(jnp.array([[10], [11], [12]]))[0, :6, 0]
-        joined = layout.join([own for own, _, _ in rows])[0, :6, 0]
-        return layout, ids, positions, rows, joined, layout.pad(vectors)[:, :, 0]
-
-    layout, ids, positions, (narrow, wide), joined, back = look(packed(tokens, Packing(8, ((2, 2), (1, 3)))))
-    assert layout.width == 3
-    np.testing.assert_array_equal(ids, [[7, 5, 6, 8, 9, 10, 0, 0]])
-    np.testing.assert_array_equal(positions, [10, 10, 11, 10, 11, 12])
-    np.testing.assert_array_equal(narrow[0][:, :, 0], [[7, 0], [5, 6]])
-    np.testing.assert_array_equal(narrow[1], [[True, False], [True, True]])
-    np.testing.assert_array_equal(wide[0][:, :, 0], [[8, 9, 10]])
-    np.testing.assert_array_equal(wide[1], [[True, True, True]])
-    assert (list(np.asarray(narrow[2])), list(np.asarray(wide[2]))) == ([1, 0], [2])
-    np.testing.assert_array_equal(joined, [7, 5, 6, 8, 9, 10])
-    np.testing.assert_array_equal(back, tokens.ids)
-
-
 def products(tokens):
     """Multiplications in the gradient of the BERT tower: of products with weights, and of products within texts."""
     work = {0: 0, 2: 0}

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import TINY, padded, texts, tower
@@ -44,6 +43,11 @@ def buckets(distance, count):
     t5(relative_attention_max_distance=distance, relative_attention_num_buckets=count)
 
 
+def encoded(length):
+    given = np.zeros((1, length, 16)), Padded(np.ones((1, length), bool))
+    jax.eval_shape(TransformerEncoder(TINY).init, jax.random.key(0), *given)
+
+
 def shared(question, answer, sharing):
     jax.eval_shape(DualEncoder(question, answer, SHARINGS[sharing]).init, jax.random.key(0))
 
@@ -66,29 +70,19 @@ def shared(question, answer, sharing):
         (lambda: buckets(8, 32), ["relative_attention_max_distance", "32 buckets", "8", "from 9 to 65,536"]),
         (lambda: buckets(2, 8), ["relative_attention_max_distance", "8 buckets", "2", "from 3 to 65,536"]),
         (lambda: buckets(2**24, 32), ["relative_attention_max_distance", "16777216", "from 2 to 65,536"]),
-        (
-            lambda: TransformerEncoder(TINY).init(
-                jax.random.key(0), jnp.zeros((1, 33, 16)), Padded(jnp.ones((1, 33), bool))
-            ),
-            ["33 tokens", "32 positions"],
-        ),
+        (lambda: encoded(33), ["33 tokens", "32 positions"]),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_is_possible(call, named):
     check_refusal(call, *named)
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
-
-
-def test_token_embeddings_without_the_tokens_or_where_one_vector_is_needed_are_refused(bert, tmp_path):
-    skipping = {"skip": ("cat", "zebra")}
+def test_token_embeddings_without_the_tokens_or_where_one_vector_is_needed_are_refused(tiny_bert, tmp_path):
+    skipping = {"tokens": {"skip": ("cat", "zebra")}}
     check_refusal(
-        lambda: make_model(bert, **BY_TOKEN, tokens=skipping), "model.tokens.skip", "'zebra'", "leave them out"
+        lambda: make_model(tiny_bert, **BY_TOKEN, **skipping), "model.tokens.skip", "'zebra'", "leave them out"
     )
-    made = make_model(bert, **BY_TOKEN)
+    made = make_model(tiny_bert, **BY_TOKEN)
     queries = made.encode_query(TEXTS)
     check_refusal(lambda: made.similarity_pairwise(queries, queries), "similarity_pairwise", "one vector for each text")
     check_refusal(lambda: made.comparable("answer", TEXTS), "one vector for each text")

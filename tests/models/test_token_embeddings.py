@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import gemma, padded, random_params, texts, tower
+from helpers import TINY, gemma, padded, random_params, texts, tower
 from tiny_bert import write_tiny_bert
 from tiny_models import TEXTS, make_model, write_tiny_qwen3, write_tiny_t5
 
@@ -17,26 +17,31 @@ from endx_jax.models.token_embeddings import TokenChoice
 LENGTHS = (3, 7, 5, 1)
 TOKENS = padded(texts(LENGTHS), 8)
 BY_TOKEN = {"pooling": "tokens", "projection": 4}
+BERT = dataclasses.replace(TINY, layers=1)
 
 
-def token_tower(choice=TokenChoice(), **settings):  # noqa: B008  # immutable
-    return tower(projection=4, pooling=every_token, tokens=choice, **settings)
+def token_tower(choice=TokenChoice(), config=BERT):  # noqa: B008  # immutable
+    return tower(config, projection=4, pooling=every_token, tokens=choice)
 
 
 def apply(model, params, tokens):
-    return jax.jit(model.apply)({"params": params}, tokens)
+    return jax.device_get(jax.jit(model.apply)({"params": params}, tokens))
 
 
-@pytest.mark.parametrize("config", [None, gemma()], ids=["bert", "gemma"])
+@pytest.mark.parametrize("config", [BERT, gemma()], ids=["bert", "gemma"])
 def test_each_token_has_the_unit_projection_of_its_encoding_also_packed(config):
-    model = token_tower(**({"config": config} if config else {}))
+    model = token_tower(config=config)
     params = random_params(model, TOKENS)
-    found = apply(model, params, TOKENS)
-    encodings = jax.jit(lambda params: model.apply({"params": params}, TOKENS, method=model.encodings))(params)
+
+    @jax.jit
+    def both(params):
+        return [model.apply({"params": params}, TOKENS, method=method) for method in (None, model.encodings)]
+
+    found, encodings = jax.device_get(both(params))
     expected = encodings @ params["projection"]["kernel"]
-    expected /= jnp.linalg.norm(expected, axis=-1, keepdims=True)
+    expected /= np.linalg.norm(expected, axis=-1, keepdims=True)
     np.testing.assert_array_equal(found.mask, TOKENS.mask)
-    np.testing.assert_allclose(found.values[found.mask], expected[TOKENS.mask], rtol=1e-5)
+    np.testing.assert_allclose(found.values[found.mask], expected[found.mask], rtol=1e-5, atol=1e-6)
     packed = apply(model, params, dataclasses.replace(TOKENS, packing=Packing(16, ((2, 4), (2, 7)))))
     np.testing.assert_array_equal(packed.mask, TOKENS.mask)
     np.testing.assert_allclose(packed.values[packed.mask], found.values[found.mask], atol=1e-5)
@@ -45,8 +50,9 @@ def test_each_token_has_the_unit_projection_of_its_encoding_also_packed(config):
 def test_skipped_tokens_do_not_count():
     skipped = tuple(np.asarray(TOKENS.ids)[1, [0, 4]].tolist())
     model = token_tower(TokenChoice(skip=skipped))
-    found = apply(model, random_params(model, TOKENS), TOKENS)
-    np.testing.assert_array_equal(found.mask, TOKENS.mask & ~np.isin(TOKENS.ids, skipped))
+    params = {"params": random_params(model, TOKENS)}
+    mask = jax.jit(lambda: model.apply(params, TOKENS).mask)()  # without the values, of which nothing is compiled
+    np.testing.assert_array_equal(mask, TOKENS.mask & ~np.isin(TOKENS.ids, skipped))
 
 
 @pytest.mark.parametrize("attend", [True, False])
@@ -63,12 +69,8 @@ def test_questions_are_filled_up_with_embedded_tokens(attend):
 
 def test_short_batches_are_widened_to_the_expansion():
     model = token_tower(TokenChoice(expand=12, fill=9))
-    assert apply(model, random_params(model, TOKENS), TOKENS).values.shape == (4, 12, 4)
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return write_tiny_bert(tmp_path_factory.mktemp("bert"))
+    params = {"params": random_params(model, TOKENS)}
+    assert jax.eval_shape(model.apply, params, TOKENS).values.shape == (4, 12, 4)
 
 
 @pytest.mark.parametrize("write", [write_tiny_bert, write_tiny_t5, write_tiny_qwen3])
@@ -84,25 +86,25 @@ def test_a_model_returns_a_list_of_token_embeddings(write, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{"sharing": "ade"}, {"sharing": "ade_spl"}, {"encoder": "gru"}])
-def test_similarity_is_maxsim(bert, settings):
-    model = make_model(bert, **BY_TOKEN, **settings)
+def test_similarity_is_maxsim(tiny_bert, settings):
+    model = make_model(tiny_bert, **BY_TOKEN, **settings)
     questions, documents = model.encode_query(TEXTS[:3]), model.encode_document(TEXTS)
     expected = [[(q @ d.T).max(axis=1).sum() for d in documents] for q in questions]
     np.testing.assert_allclose(model.similarity(questions, documents), expected, rtol=1e-5)
     np.testing.assert_allclose(model.similarity(questions[0], documents[1]), [[expected[0][1]]], rtol=1e-5)
 
 
-def test_precisions_and_widths_are_those_of_each_token(bert):
-    model = make_model(bert, **BY_TOKEN)
+def test_precisions_and_widths_are_those_of_each_token(tiny_bert):
+    model = make_model(tiny_bert, **BY_TOKEN)
     whole, codes = model.encode_query(TEXTS), model.encode_query(TEXTS, precision="int8")
     for row, quantized in zip(whole, codes, strict=True):
         np.testing.assert_allclose(quantized.codes * quantized.scales[:, None], row, atol=0.005)
     assert model.encode_query(TEXTS, truncate_dim=2)[0].shape == (len(whole[0]), 2)
 
 
-def test_tokens_of_settings_are_those_of_the_tokenizer(bert):
+def test_tokens_of_settings_are_those_of_the_tokenizer(tiny_bert):
     settings = {"skip": ("cat", "[SEP]"), "expand": 16}
-    model = make_model(bert, **BY_TOKEN, tokens=settings)
+    model = make_model(tiny_bert, **BY_TOKEN, tokens=settings)
     tokenizer = model.encoder.processors["answer"].tokenizer
     towers = model.encoder.model
     assert towers.answer.tokens.skip == tokenizer.ids_of(settings["skip"], "skip")

@@ -16,47 +16,39 @@ from endx_jax.models import TransformerEncoder
 from endx_jax.models.layers import ACTIVATIONS, activated
 from endx_jax.models.layout import Padded
 
-
-def inputs():
-    return jax.random.normal(jax.random.key(1), (3, 12, TINY.width)), Padded(padded(texts((12, 5, 1)), 12).mask)
-
-
-PARAMS = random_params(TransformerEncoder(TINY), *inputs())
+EMBEDDED = np.random.default_rng(1).normal(size=(3, 12, TINY.width)).astype(np.float32)
+LAYOUT = Padded(padded(texts((12, 5, 1)), 12).mask)
+ENCODERS = {scan: TransformerEncoder(TINY, scan_layers=scan) for scan in (False, True)}
+PARAMS = random_params(ENCODERS[False], EMBEDDED, LAYOUT)
 
 
-@jax.jit
-def encode(embedded, layout):
-    return TransformerEncoder(TINY).apply({"params": PARAMS}, embedded, layout)
+@functools.partial(jax.jit, static_argnums=0)
+def outputs(scan_layers, embedded):
+    return ENCODERS[scan_layers].apply({"params": PARAMS}, embedded, LAYOUT, every=True)
 
 
 def test_newly_drawn_layers_differ_from_each_other_and_not_by_how_they_run():
-    embedded, layout = inputs()
+    @jax.jit
+    def draw():
+        drawn = [encoder.init(jax.random.key(0), EMBEDDED, LAYOUT)["params"] for encoder in ENCODERS.values()]
+        return [[params[f"layers_{n}"]["mlp_up"]["kernel"] for n in range(2)] for params in drawn]
 
-    def draw(scan_layers):
-        drawn = TransformerEncoder(TINY, scan_layers=scan_layers).init(jax.random.key(0), embedded, layout)["params"]
-        return [drawn[f"layers_{n}"]["mlp_up"]["kernel"] for n in range(2)]
-
-    kernels, scanned = jax.jit(draw, static_argnums=0)(False), jax.jit(draw, static_argnums=0)(True)
+    kernels, scanned = draw()
     assert not np.allclose(*kernels)
     np.testing.assert_array_equal(kernels, scanned)
     assert np.std(kernels) == pytest.approx(TINY.initializer_range, rel=0.1)
 
 
 def test_a_scan_has_every_output_too():
-    embedded, layout = inputs()
-
-    def outputs(scan_layers):
-        return TransformerEncoder(TINY, scan_layers=scan_layers).apply({"params": PARAMS}, embedded, layout, every=True)
-
-    plain, scanned = (jax.jit(outputs, static_argnums=0)(scan) for scan in (False, True))
+    plain, scanned = (outputs(scan, EMBEDDED) for scan in (False, True))
     assert len(scanned) == len(plain) == 1 + TINY.layers
     chex.assert_trees_all_close(scanned, plain, atol=1e-6)
 
 
 def test_a_large_common_offset_is_taken_out_by_the_norms():
     """Each text shifted by 1,000 in all channels: E[x^2] - E[x]^2 would lose its variance of 1 among 1e6."""
-    embedded, layout = inputs()
-    np.testing.assert_allclose(encode(embedded + 1000.0, layout), encode(embedded, layout), atol=2e-3)
+    moved, expected = (outputs(False, EMBEDDED + offset)[-1] for offset in (np.float32(1000), 0))
+    np.testing.assert_allclose(moved, expected, atol=2e-3)
 
 
 def test_every_key_of_a_config_is_read():
@@ -71,12 +63,17 @@ def test_every_key_of_a_config_is_read():
 def test_activations_are_flax_s_and_keep_one_array_for_the_gradient(name):
     x = np.linspace(-5, 5, 64)
     twins = {"gelu": functools.partial(nn.gelu, approximate=False), "relu": nn.relu, "silu": nn.silu}
+    function = functools.partial(activated, ACTIVATIONS[name])
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def differentiate(function, x):
+        result, pull = jax.vjp(function, x)
+        return result, *pull(jnp.ones_like(result)), pull
+
     with jax.enable_x64(True):
-        exact, exact_pull = jax.vjp(twins.get(name, nn.gelu), x)
-        slope = np.asarray(exact_pull(np.ones_like(x))[0])
+        exact, slope, _ = jax.device_get(differentiate(twins.get(name, nn.gelu), x))
     for dtype, tolerance in ((jnp.float32, 2e-6), (jnp.bfloat16, 0.03)):
-        function = functools.partial(activated, ACTIVATIONS[name])
-        result, pull = jax.jit(functools.partial(jax.vjp, function))(x.astype(dtype))
+        result, own, pull = differentiate(function, x.astype(dtype))
         np.testing.assert_allclose(result, exact, atol=tolerance)
-        np.testing.assert_allclose(pull(jnp.ones_like(result))[0], slope, atol=tolerance)
+        np.testing.assert_allclose(own, slope, atol=tolerance)
         assert [leaf.shape for leaf in jax.tree.leaves(pull)] == [x.shape]

@@ -71,11 +71,6 @@ def test_what_files_say_of_a_head(tmp_path, files, expected):
     assert {name: getattr(head, name) for name in expected} == expected
 
 
-def test_a_plain_folder_states_no_pooling_and_is_not_normalised(tmp_path):
-    write_files(tmp_path, {"config.json": {}})
-    assert read_head(tmp_path) == Head(tmp_path, pooling="", normalize=False, max_length=None)
-
-
 def test_each_side_may_have_a_length_and_lower_case_is_the_tokenizer_s_matter(tmp_path):
     files = own(**LOWER) | of_tokenizer(model_max_length=60, do_lower_case=True)
     write_files(tmp_path, {"modules.json": NEW} | pooling({"pooling_mode": "mean"}) | files)

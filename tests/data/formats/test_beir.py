@@ -48,7 +48,7 @@ def test_equal_texts_are_merged_under_the_first_id_and_their_judgements_united(f
 
 def test_training_reads_only_the_documents_that_are_named(folder):
     (folder / "negatives").mkdir()
-    (folder / "negatives" / "test.tsv").write_text("query-id\tcorpus-id\tscore\trank\nq2\td1\t0.5\t1\n")
+    (folder / "negatives" / "test.tsv").write_text(f"{NEGATIVES}q2\td1\t0.5\t1\n")
     with open(folder / "corpus.jsonl", "a") as corpus:
         corpus.write('{"_id": "d6", "text": "nobody names this"}\n')
     whole, named = read(folder), read(folder, whole=False)
@@ -105,24 +105,18 @@ def test_hard_negatives_stand_beside_the_judgements_and_right_ones_are_none(fold
     assert read(folder).hard_negatives is None
 
 
-def test_scores_of_a_teacher_are_written_and_read(tmp_path):
+def test_scores_of_a_teacher_are_written_and_read_and_the_first_of_two_counts(tmp_path):
     records = RetrievalSet(("a", "b"), ("x", "y", "z"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1", "d2"))
-    negatives, scores = [[Negative(2, 0.5, 1)], []], [{0: 2.5, 2: -1.0}, {1: 0.25}]
+    negatives, scores = [[Negative(2, 0.5, 1)], []], ({0: 2.5, 2: -1.0}, {1: 0.25})
     write_mined(tmp_path / "out", records, negatives, about={}, scores=scores)
-    assert read(tmp_path / "out").scores == tuple(scores)
-    lines = (tmp_path / "out" / "scores" / "train.tsv").read_text().splitlines()
-    assert lines == ["query-id\tcorpus-id\tscore", "q0\td0\t2.5", "q0\td2\t-1", "q1\td1\t0.25"]
-
-
-def test_of_two_scores_of_a_pair_the_first_counts(tmp_path):
-    records = RetrievalSet(("a", "b"), ("x", "y"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1"))
-    write_mined(tmp_path / "out", records, [[], []], about={}, scores=[{0: 2.5}, {1: 0.25}])
-    for name, line in (("queries", '{"_id": "q2", "text": "a"}'), ("corpus", '{"_id": "d2", "text": "x"}')):
-        path = tmp_path / "out" / f"{name}.jsonl"
-        path.write_text(f"{path.read_text()}{line}\n")
+    assert read(tmp_path / "out").scores == scores
     path = tmp_path / "out" / "scores" / "train.tsv"
-    path.write_text(f"{path.read_text()}q0\td2\t7\nq2\td0\t8\n")
-    assert read(tmp_path / "out").scores == ({0: 2.5}, {1: 0.25})
+    assert path.read_text() == f"{HEADER}q0\td0\t2.5\nq0\td2\t-1\nq1\td1\t0.25\n"
+    more = {"queries.jsonl": '{"_id": "q2", "text": "a"}', "corpus.jsonl": '{"_id": "d3", "text": "x"}'}
+    for name, lines in {**more, "scores/train.tsv": "q0\td3\t7\nq2\td0\t8"}.items():
+        with open(tmp_path / "out" / name, "a") as file:
+            file.write(f"{lines}\n")
+    assert read(tmp_path / "out").scores == scores
 
 
 def test_grades_and_own_documents(tmp_path):
@@ -171,8 +165,8 @@ def test_the_reader_finds_what_was_written_and_a_break_half_way_leaves_nothing(t
     assert records.candidates == ("right", "wrong", "also\nwrong", "right too")
     assert (records.candidate_ids, records.qrels) == (("a", "c", "d", "e"), ((0,), (0, 3)))
     assert (records.hard_negatives, records.groups) == (((1, 2), ()), RECORDS.groups)
-    lines = (tmp_path / "out" / "negatives" / "train.tsv").read_text().splitlines()
-    assert lines == ["query-id\tcorpus-id\tscore\trank", "q1\tc\t0.25\t3", "q1\td\t0.125\t4"]
+    lines = (tmp_path / "out" / "negatives" / "train.tsv").read_text()
+    assert lines == f"{NEGATIVES}q1\tc\t0.25\t3\nq1\td\t0.125\t4\n"
     assert json.loads((tmp_path / "out" / "mining.json").read_text()) == {"by": "hand"}
 
 

@@ -29,7 +29,7 @@ def read(folder, name, text, **options):
             "a.jsonl",
             '{"id": "x", "text": " one "}\n\n{"_id": 7, "text": "two", "title": "T", "url": "u", "n": 1.5, "old": true}'
             '\n{"text": "", "list": [1], "no": null, "nan": NaN, "empty": " ", "metadata": {"pages": 3, "deep": {}}}\n'
-            '{"id": 5, "text": null}\n{"id": 6, "text": NaN}\n',
+            '{"id": 5, "text": null, "title": null}\n{"id": 6, "text": NaN, "title": NaN}\n',
             [
                 Document("x", "one"),
                 Document("7", "T two", {"title": "T", "url": "u", "n": 1.5, "old": True}),
@@ -140,11 +140,9 @@ def test_ids_are_found_by_the_names_that_corpora_use(tmp_path, name):
 
 
 def test_columns_of_ids_and_titles_can_be_named(tmp_path):
-    text = "doc_id,pid,Head,text\na,1,T,x\na,2,,y\n"
-    first, second = read(tmp_path, "a.csv", text, title_column="head")
-    assert first == Document("1", "T x", {"doc_id": "a", "title": "T"})
-    assert second == Document("2", "y", {"doc_id": "a"})
-    said = []
+    text, said = "doc_id,pid,Head,text\na,1,T,x\na,2,,y\n", []
+    found = read(tmp_path, "a.csv", text, title_column="head")
+    assert found == [Document("1", "T x", {"doc_id": "a", "title": "T"}), Document("2", "y", {"doc_id": "a"})]
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
     assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with id_column"]
 
@@ -152,15 +150,8 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
 def test_tags_of_html_in_texts_are_reported(tmp_path):
     said = []
     (found,) = read(tmp_path, "a.json", '{"articles": [{"id": 1, "body": "<p>Pay here.</p>"}]}', say=said.append)
-    assert (found.text, said) == (
-        "<p>Pay here.</p>",
-        ["texts begin with tags of HTML, which are kept; of .html files they are left out"],
-    )
-
-
-def test_missing_titles_of_tables_are_none(tmp_path):
-    found = read(tmp_path, "a.jsonl", '{"id": 1, "text": "a", "title": NaN}\n{"id": 2, "text": "b", "title": null}\n')
-    assert found == [Document("1", "a"), Document("2", "b")]
+    assert found.text == "<p>Pay here.</p>"
+    assert said == ["texts begin with tags of HTML, which are kept; of .html files they are left out"]
 
 
 def test_squad_has_the_ids_that_evaluation_gives(tmp_path):

@@ -312,22 +312,19 @@ def test_pdf_that_takes_too_much_time_or_memory_is_named_and_left_out(tmp_path, 
 
 
 def docx(file):
-    docx = zipfile.ZipFile(file, "w")
-    ns = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
-    styled = '<w:p><w:pPr><w:pStyle w:val="{}"/></w:pPr><w:r><w:t>{}</w:t></w:r></w:p>'
-    styles = "".join(
-        f'<w:style w:type="paragraph" w:styleId="{n}"><w:name w:val="{n}"/></w:style>' for n in ("Title", "heading 2")
-    )
-    body = (
-        styled.format("Title", "Zoo")
-        + styled.format("heading 2", "Zebras")
-        + "<w:p><w:r><w:t>Striped.</w:t></w:r></w:p>"
-    )
-    cells = "".join(f"<w:tc><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:tc>" for text in ("legs", "4"))
-    body += f"<w:tbl><w:tr>{cells}</w:tr></w:tbl>"
-    with docx:
-        docx.writestr("word/document.xml", f"<w:document {ns}><w:body>{body}</w:body></w:document>")
-        docx.writestr("word/styles.xml", f"<w:styles {ns}>{styles}</w:styles>")
+    def paragraph(text, style=""):
+        styled = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>' if style else ""
+        return f"<w:p>{styled}<w:r><w:t>{text}</w:t></w:r></w:p>"
+
+    row = "".join(f"<w:tc>{paragraph(text)}</w:tc>" for text in ("legs", "4"))
+    body = paragraph("Zoo", "Title") + paragraph("Zebras", "heading 2") + paragraph("Striped.")
+    style = '<w:style w:type="paragraph" w:styleId="{0}"><w:name w:val="{0}"/></w:style>'
+    parts = {"document": f"<w:body>{body}<w:tbl><w:tr>{row}</w:tr></w:tbl></w:body>"}
+    parts["styles"] = style.format("Title") + style.format("heading 2")
+    space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    with zipfile.ZipFile(file, "w") as book:
+        for name, content in parts.items():
+            book.writestr(f"word/{name}.xml", f'<w:{name} xmlns:w="{space}">{content}</w:{name}>')
 
 
 def pptx(file):

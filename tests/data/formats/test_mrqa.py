@@ -67,20 +67,12 @@ def test_a_line_is_in_memory_at_a_time(write):
     check_refusal(lambda: next(found), "x.jsonl", "line 3", "column 2")
 
 
-def test_marks_go_and_each_character_is_found_where_it_has_gone():
-    marked = "[PAR] [TLE] Ann Lee [SEP] Ann Lee sings. She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads."
+def test_a_place_in_a_mark_is_the_start_of_the_next_piece_or_the_end():
+    marked = "[PAR] [TLE] Ann Lee [SEP] She wrote Dr. No. [PAR] [TLE] Bob [SEP] Bob reads. [PAR]"
     found = unmark(marked)
-    assert found.text == "Ann Lee Ann Lee sings. She wrote Dr. No. Bob Bob reads."
-    pieces = [found.text[start:end] for start, end in found.pieces]
-    assert pieces == ["Ann Lee", "Ann Lee sings. She wrote Dr. No.", "Bob", "Bob reads."]
-    for word in ("sings", "wrote", "No.", "reads"):
-        place = found.place(marked.index(word))
-        assert found.text[place : place + len(word)] == word
-    second = marked.index("Bob reads")
-    assert (found.text[found.place(second) :], found.place(0)) == ("Bob reads.", 0)
+    assert found.place(0) == 0
     assert found.text[found.place(marked.index("[SEP] Bob") + 2) :] == "Bob reads."
-    ending = unmark("Ann sings. [PAR]")
-    assert ending.place(12) == len("Ann sings.")
+    assert found.place(len(marked) - 1) == len(found.text)
     start, end = found.span(marked.index("No."), marked.index("Bob [SEP]") + 3)
     assert found.text[start:end] == "No. Bob"
     start, end = found.span(marked.index("[PAR] [TLE] Bob"), marked.index("Bob [SEP]"))

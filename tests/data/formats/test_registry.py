@@ -7,7 +7,7 @@ from refusals import check_refusal
 from small_mrqa import HEADER, asked, line
 from small_squad import write_squad
 
-from endx_jax.data import RetrievalSet, read, reqa
+from endx_jax.data import read, reqa
 from endx_jax.data.formats.registry import open_data, path_and_split
 from endx_jax.data.sets.paragraphs import whole_paragraphs
 
@@ -37,7 +37,7 @@ PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
         (".csv", "who wrote it\t['A', \"B's\"]\n", "answers"),
         (".tsv", 'who wrote it\t"[""A""]"\n', "answers"),
         (".tsv", "question\tanswer\nq\t[a]\n", "columns"),
-        (".csv", "question,answer\nq,[a]\n", "columns"),
+        (".CSV", "question,answer\nq,[a]\n", "columns"),
         (".jsonl", 'broken\n{"query": "q", "pos": ["p"]}', "flag_embedding"),
     ],
 )
@@ -75,14 +75,10 @@ def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
     check_refusal(lambda: read(folder), "queries.jsonl", "which is read as BEIR")
 
 
-@pytest.fixture
-def mrqa_file(tmp_path):
+def test_files_of_several_formats_are_read_one_after_another(tmp_path):
     context = "Bees fly. They sting."
     rows = [HEADER, line(context, asked("b1", "what?", context, ("sting",)))]
-    return written(tmp_path / "bees.jsonl", rows)
-
-
-def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path):
+    mrqa_file = written(tmp_path / "bees.jsonl", rows)
     dev = write_squad(tmp_path / "squad") / "dev-v1.1.json"
     parts = [*open_data(dev).paragraphs(), *open_data(mrqa_file).paragraphs()]
     found = whole_paragraphs(parts, "both", merge=False)
@@ -93,11 +89,6 @@ def test_files_of_several_formats_are_read_one_after_another(mrqa_file, tmp_path
     conversion = reqa.convert([dev, mrqa_file], "sentences")
     assert conversion.records.candidates == ("Bees fly.", "They sting.", "Ants walk.")
     assert conversion.articles == ("Bees", "Bees", "Ants")
-
-
-def test_the_ending_decides_in_upper_case_too(tmp_path):
-    (tmp_path / "X.CSV").write_text("question,answer\nq,a\n")
-    assert read(str(tmp_path / "X.CSV")) == RetrievalSet(("q",), ("a",), ((0,),), ("q0",), ("d0",))
 
 
 @pytest.mark.parametrize(

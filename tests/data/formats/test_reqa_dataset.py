@@ -78,15 +78,10 @@ def test_natural_questions_in_parts_are_one_set(tmp_path):
         prepare("reqa/nq", source=tmp_path / "nq", data_dir=tmp_path / "data")
 
 
-def test_a_second_time_nothing_is_converted(data, source):
-    folder, before = data / "reqa" / "squad" / "1.2.0", times(data)
-    assert prepare(data_dir=data) == prepare(source=source, data_dir=data) == folder
-    assert times(data) == before
-
-
-def test_a_packed_source_is_the_same_and_another_one_is_refused(data, tmp_path):
+def test_the_same_source_also_packed_is_converted_once_and_another_one_is_refused(data, source, tmp_path):
     before = times(data)
-    prepare(source=write_squad(tmp_path / "packed", packed=True), data_dir=data)
+    for same in ({}, {"source": source}, {"source": write_squad(tmp_path / "packed", packed=True)}):
+        assert prepare(**same, data_dir=data) == data / "reqa" / "squad" / "1.2.0"
     assert times(data) == before
     other = write_squad(tmp_path / "other")
     (other / FILES[1]).write_text((other / FILES[1]).read_text().replace("Bees", "Wasps"))

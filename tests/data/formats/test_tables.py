@@ -13,7 +13,6 @@ from endx_jax.data.formats import ReadOptions, open_data, read_corpus
 from endx_jax.errors import EndxError
 
 refusal = functools.partial(helpers.refusal, read)
-NAMES = "positive,anchor passage,query document,query Back,Front Antwort,Frage Réponse,Question 回答,質問".split()
 UNASKED = {"patterns": [], "responses": ["c"]}
 
 
@@ -44,15 +43,32 @@ def test_the_three_formats_read_alike(tmp_path):
         assert read(tmp_path / f"{name}.gz") == records
 
 
-def test_other_columns_are_ignored_and_names_can_be_given(tmp_path):
-    path = write(tmp_path, "x.tsv", "id\tbody \tasked\n1\tan answer\ta question\n")
-    records = read(path, question_column="asked", answer_column="body")
-    assert (records.questions, records.candidates) == (("a question",), ("an answer",))
-    path = write(tmp_path, "x.jsonl", '{"id": 1, "body": "an answer", "asked": "a question"}')
-    assert read(path, question_column="asked", answer_column="body") == records
-    path = write(tmp_path, "x.csv", "question,score\nhow many goals,0\n")
-    assert read(path, answer_column="score").candidates == ("0",)  # is the answer, no label
-    long = "word " * 40_000  # 200,000 characters; Python's own limit is 131,072
+# Names of columns that hold a, b and c, and which are the question, the answer and a hard negative.
+COLUMNS = [
+    *((f"{names},other", {}, "ba") for names in ("positive,anchor", "passage,query", "document,query", "Back,Front")),
+    *((names, {}, "ba") for names in ("Antwort,Frage", "Réponse,Question", "回答,質問")),
+    ("_question,_answer,_source_uri", {}, "ab"),  # Amazon Kendra's
+    *((f"{names},Negative", {}, "abc") for names in ("Question,ANSWER", "QUERY,Positive", " question ,answer")),
+    # A given name goes before the library's own, this before others, and the exact one before one in another case.
+    ("id,body ,asked", {"question_column": "asked", "answer_column": "body"}, "cb"),
+    ("query,anchor,answer", {"question_column": "anchor"}, "bc"),
+    ("query,question,answer", {}, "bc"),
+    ("Question,question,answer", {}, "bc"),
+]
+
+
+@pytest.mark.parametrize(("header", "options", "expected"), COLUMNS)
+def test_columns_are_found_by_their_names(tmp_path, header, options, expected):
+    cells = dict(zip(header.split(","), "abc", strict=False))
+    records = read(write(tmp_path, "x.csv", f"{header}\n{','.join(cells.values())}\n"), **options)
+    assert records.questions + records.candidates == (*expected,)
+    assert records.hard_negatives == (((1,),) if len(expected) == 3 else None)
+    cells = {name.strip(): cell for name, cell in cells.items()}
+    assert read(written(tmp_path / "x.jsonl", [cells]), **options) == records
+
+
+def test_a_text_may_be_longer_than_python_s_own_limit(tmp_path):
+    long = "word " * 40_000  # 200,000 characters; the limit is 131,072
     assert read(write(tmp_path, "x.csv", f"question,answer\nq,{long}\n")).candidates == (long.strip(),)
 
 
@@ -74,6 +90,8 @@ def test_columns_with_the_name_of_a_label_that_are_none(tmp_path):
         assert read(path).hard_negatives is None
     path = write(tmp_path, "z.csv", "label,score\nq,a\nr,b\n")  # the question and the answer
     assert read(path, question_column="Label", answer_column="score").questions == ("q", "r")
+    path = write(tmp_path, "w.csv", "question,score\nhow many goals,0\n")
+    assert read(path, answer_column="score").candidates == ("0",)
 
 
 def test_letters_of_choices_are_no_answers(tmp_path):
@@ -94,34 +112,11 @@ def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
     assert line == f"{start} say which answers are right, name the column `label`"
 
 
-@pytest.mark.parametrize("names", NAMES)
-def test_other_tools_names_are_found(tmp_path, names):
-    path = write(tmp_path, "x.csv", f"{names}\nan answer,a question\n")
-    assert read(path).questions == ("a question",)
-
-
-def test_a_given_name_goes_before_the_library_s_own_and_this_before_others(tmp_path):
-    path = write(tmp_path, "x.csv", "query,anchor,answer\nq,a,b\n")
-    assert read(path, question_column="anchor").questions == ("a",)
-    path = write(tmp_path, "y.csv", "query,question,answer\nq,a,b\n")
-    assert read(path).questions == ("a",)
-    path = write(tmp_path, "k.csv", "_question,_answer,_source_uri\na,b,c\n")  # Amazon Kendra's
-    assert read(path).candidates == ("b",)
-
-
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv"])
 def test_the_delimiter_is_that_of_the_header_line(tmp_path, name, delimiter):
     path = write(tmp_path, name, f'question{delimiter}"answer, or; so|"\nq, 1; 2{delimiter}a\n'.replace(", 1; 2", " 1"))
     assert read(path, answer_column="answer, or; so|").candidates == ("a",)
-
-
-@pytest.mark.parametrize("names", [("Question", "ANSWER"), ("QUERY", "Positive"), (" question ", "answer")])
-def test_columns_are_found_in_any_case(tmp_path, names):
-    path = write(tmp_path, "x.csv", f"{names[0]},{names[1]},Negative\nq,a,b\n")
-    assert read(path) == read(write(tmp_path, "y.csv", "question,answer,negative\nq,a,b\n"))
-    path = write(tmp_path, "z.csv", "Question,question,answer\nno,q,a\n")
-    assert read(path).questions == ("q",)  # the exact name goes before others
 
 
 @pytest.mark.parametrize("indent", [None, 1])
