@@ -138,11 +138,13 @@ def test_every_recipe_is_listed_or_like_one_that_is():
 
 
 def state_of(recipe: str) -> TrainState:
-    """Shapes of the training state of a recipe, without weights or tokenizers."""
+    """Shapes of the training state of a recipe with one layer, without weights or tokenizers."""
     name, _, argument = recipe.partition(":")
     settings = resolve(load_recipe(name).get_config(*[argument] * bool(argument)))
     described = outline_tokens if settings.model.encoder else outline
     source = described(settings.model.pretrained)
+    one_layer = dict.fromkeys({"num_hidden_layers", "num_layers"} & {*source.hugging_face}, 1)
+    source = dataclasses.replace(source, hugging_face=source.hugging_face | one_layer)
     settings = dataclasses.replace(settings, model=fill_in(settings.model, source))
     model = Model(settings, {"question": source, "answer": source}, {})
     optimizer = make_optimizer(settings.optimizer, 20_000, model.abstract_params)
