@@ -13,7 +13,7 @@ from endx_jax.experiment.model import Model
 from endx_jax.methods import METHODS, find_method, register
 from endx_jax.methods.config import load_recipe, recipe_files
 from endx_jax.parallel import MeshSettings, Rule, batch_sharding, local_rows, make_mesh, sharding
-from endx_jax.parallel.sharding import RULES, partition_spec, put, rule_of, state_shardings, to_global
+from endx_jax.parallel.sharding import RULES, partition_spec, rule_of, state_shardings, to_global
 from endx_jax.pretrained.published import outline, outline_tokens
 from endx_jax.pretrained.towers import fill_in
 from endx_jax.training.optimizer import make_optimizer
@@ -107,15 +107,6 @@ def test_optimizer_arrays_lie_where_their_parameter_does_or_are_replicated():
     # Adafactor's, of other shapes than the parameter.
     for name, shape in ((f"v_row/{path}", 32), (f"v_col/{path}", 64), (f"v/{path}", 1), ("v_row/log_temperature", 1)):
         assert not any(partition_spec(f"opt_state/0/{name}", (shape,), mesh))
-
-
-def test_place_and_shardings_keep_values():
-    mesh = make_mesh(MeshSettings(fsdp=4, tensor=2))
-    tree = {"mlp_up": {"kernel": np.arange(64.0, dtype=np.float32).reshape(8, 8)}, "step": np.int32(3)}
-    placed = put(tree, state_shardings(tree, mesh))
-    assert len({shard.device for shard in placed["mlp_up"]["kernel"].addressable_shards}) == 8
-    assert placed["mlp_up"]["kernel"].addressable_shards[0].data.shape == (2, 4)
-    np.testing.assert_array_equal(placed["mlp_up"]["kernel"], tree["mlp_up"]["kernel"])
 
 
 def test_a_batch_is_split_over_the_devices():
