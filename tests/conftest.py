@@ -12,7 +12,7 @@ import tempfile
 import jax
 import orbax.checkpoint as ocp
 import pytest
-from helpers import reader_of
+from helpers import one_device, reader_of
 from tiny_bert import tiny_recipe, write_tiny_bert
 
 from endx_jax.cli.entry import run_verb
@@ -208,23 +208,29 @@ def trained_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def bert_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
-    """The workdir of a finished run of two steps of the whole tiny tower."""
+    """The workdir of a finished run of two steps of the whole tiny tower, on one device."""
     config = tiny_recipe(tiny_bert, pairs_csv)
     config.train.steps = 2
-    return own_copy(tmp_path_factory, "bert_run", lambda workdir: run(config, workdir))
+
+    def make(workdir):
+        with one_device():
+            run(config, workdir)
+
+    return own_copy(tmp_path_factory, "bert_run", make)
 
 
 @pytest.fixture(scope="session")
 def pair_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
-    """The workdir of a pair classifier: a run of four steps, stopped after two and gone on with."""
+    """The workdir of a pair classifier: a run of four steps on one device, stopped after two and gone on with."""
     config = tiny_recipe(tiny_bert, pairs_csv)
     config.objective = dataclasses.asdict(PairSettings(top=5, questions=8))
     config.model.update(pooling="first", dropout=0.0, attention_dropout=0.0)
     config.train.steps, config.train.stop_at_step = 4, 2
 
     def make(workdir):
-        assert run(config, workdir) is None
-        config.train.stop_at_step = 0
-        run(config, workdir)
+        with one_device():
+            assert run(config, workdir) is None
+            config.train.stop_at_step = 0
+            run(config, workdir)
 
     return own_copy(tmp_path_factory, "pairs_run", make)

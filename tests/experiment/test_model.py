@@ -45,6 +45,7 @@ def config(tiny_bert, pairs_csv):
 
 
 def test_a_workdir_describes_a_new_encoder_without_the_pretrained_folder(config, tmp_path):
+    config.data.answer_length = 65  # a recurrent encoder does not limit it
     model = build_model(resolve(config))
     save_description(tmp_path, model)
     workdirs.write_config(tmp_path, model.settings, {"sha256": ""})
@@ -52,6 +53,7 @@ def test_a_workdir_describes_a_new_encoder_without_the_pretrained_folder(config,
     assert sorted(file.name for file in (tmp_path / "model").iterdir()) == names
     again = read_model(tmp_path)
     assert again.dual_encoder == model.dual_encoder
+    assert again.processors["answer"].length == 65
     chex.assert_trees_all_equal_shapes_and_dtypes(again.abstract_params, model.abstract_params)
 
 
@@ -89,11 +91,6 @@ def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
     assert {path.split("/")[2] for path in trained} == {"encoder", "pooling"}
 
 
-def test_a_recurrent_encoder_does_not_limit_the_length(config):
-    config.data.answer_length = 65
-    assert build_model(resolve(config)).processors["answer"].length == 65
-
-
 def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_csv):
     model, mesh = build_model(resolve(tiny_recipe(tiny_bert, pairs_csv))), make_mesh(MeshSettings(fsdp=4, tensor=2))
     params = model.initial_params()
@@ -105,17 +102,14 @@ def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_
 def test_the_best_parameters_are_split_as_in_training_and_encode_alike(bert_workdir):
     model, texts = read_model(bert_workdir), ["the cat sat", "where is the dog", "mat", "who"]
     found = []
-    for settings in (MeshSettings(), MeshSettings(fsdp=4, tensor=2)):
-        mesh = make_mesh(settings)
+    for mesh in (make_mesh(MeshSettings(), jax.devices()[:1]), make_mesh(MeshSettings(fsdp=4, tensor=2))):
         params, _ = best_params(bert_workdir, model, mesh)
         encoder = TextEncoder(model.dual_encoder, model.processors, mesh)
-        found.append(encoder(params["dual_encoder"], "question", texts))
-        identities = encoder.identity(params["dual_encoder"])
+        found.append((encoder(params["dual_encoder"], "question", texts), encoder.identity(params["dual_encoder"])))
         kernel = params["dual_encoder"]["shared"]["encoder"]["layers_0"]["mlp_up"]["kernel"]
     assert kernel.addressable_shards[0].data.shape == (kernel.shape[0] // 4, kernel.shape[1] // 2)
-    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
-    whole = best_params(bert_workdir, model, make_mesh(MeshSettings(), jax.devices()[:1]))[0]
-    assert encoder.identity(whole["dual_encoder"]) == identities
+    np.testing.assert_allclose(found[1][0], found[0][0], atol=1e-6)
+    assert found[1][1] == found[0][1]
 
 
 def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):

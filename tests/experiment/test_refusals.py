@@ -64,7 +64,7 @@ def files(tmp_path_factory):
     return folder
 
 
-DOCUMENTS = {"path": "docs.jsonl", "format": "documents"}
+PAIRS_CSV, DOCUMENTS = {"path": "pairs.csv"}, {"path": "docs.jsonl", "format": "documents"}
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,9 @@ DOCUMENTS = {"path": "docs.jsonl", "format": "documents"}
         ({"path": "x", "max_train_pairs": -5}, ["data.max_train_pairs", "-5", "at least 0"]),
         ({"pool": "answers", "merge": True}, ["data.merge", "data.pool=paragraphs"]),
         ({"pool": "paragraphs", "merge": True, "test_path": "x"}, ["data.merge", "data.test_path"]),
-        ({"path": "pairs.csv", "test_path": "pairs.csv"}, ["all its questions are in the test data", "train on other"]),
-        ({"path": "pairs.csv", "pool": "answers"}, ["mrqa, natural_questions", "columns", "leave data.pool"]),
-        (
-            {"path": "pairs.csv", "pool": "answers", "test_path": "pairs.csv"},
-            ["pairs.csv is not reading-comprehension data"],
-        ),
+        (PAIRS_CSV | {"test_path": "pairs.csv"}, ["all its questions are in the test data", "train on other"]),
+        (PAIRS_CSV | {"pool": "answers"}, ["mrqa, natural_questions", "columns", "leave data.pool"]),
+        (PAIRS_CSV | {"pool": "answers", "test_path": "pairs.csv"}, ["pairs.csv is not reading-comprehension data"]),
         (DOCUMENTS, ["docs.jsonl, line 1", "'text'", "'title', 'about'"]),
         (DOCUMENTS | {"pool": "answers"}, ["docs.jsonl is read as documents", "leave data.pool empty"]),
         (DOCUMENTS | {"path": "nothing.jsonl"}, ["nothing.jsonl", "no such file"]),
@@ -114,29 +111,25 @@ def test_pairs_are_named_before_anything_is_written(pairs, settings, named, conf
     assert not (tmp_path / "run").exists()
 
 
+NEW = {"model.encoder": "transformer"}
+LORA = {"model.lora.rank": 4, "model.encoder": ""}
+UNSEEN = {"data.validation_fraction": 0.0}
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"data.format": "documents"}, ["data.format=documents", "objective.name=dual"]),
         ({"model.pretrained": "nowhere", "data.path": "nowhere.csv"}, ["nowhere", "and nowhere.csv"]),
         ({"model.encoder": "", "data.answer_length": 65}, ["data.answer_length is 65", "64 positions"]),
-        (
-            {"model.encoder": "transformer", "model.new_encoder.heads": 4, "data.answer_length": 65},
-            ["data.answer_length is 65", "64 positions"],
-        ),
-        (
-            {"model.encoder": "transformer", "model.new_encoder.heads": 12},
-            ["model.new_encoder.heads is 12", f"{WIDTH}"],
-        ),
+        (NEW | {"model.new_encoder.heads": 4, "data.answer_length": 65}, ["data.answer_length is 65", "64 positions"]),
+        (NEW | {"model.new_encoder.heads": 12}, ["model.new_encoder.heads is 12", f"{WIDTH}"]),
         ({"evaluation.sets": ("SET",)}, ["evaluation.sets, as PATH or PATH:SPLIT", "split: dev, test"]),
-        ({"evaluation.sets": ("SET:test",), "data.validation_fraction": 0.0}, ["which is empty", "mats:test/mrr"]),
-        (
-            {"data.validation_fraction": 0.0, "train.evaluate_every": 2, "train.patience": 1},
-            ["train.patience", "validation data"],
-        ),
+        (UNSEEN | {"evaluation.sets": ("SET:test",)}, ["which is empty", "mats:test/mrr"]),
+        (UNSEEN | {"train.evaluate_every": 2, "train.patience": 1}, ["train.patience", "validation data"]),
         ({"train.evaluate_every": 0, "train.patience": 1}, ["train.evaluate_every"]),
-        ({"model.lora.rank": 4, "model.encoder": "", "model.lora.targets": "attn"}, ["targets", "'attn'", "encoder/"]),
-        ({"model.lora.rank": 4, "model.encoder": "", "model.lora.targets": "("}, ["model.lora.targets", "'('"]),
+        (LORA | {"model.lora.targets": "attn"}, ["targets", "'attn'", "encoder/"]),
+        (LORA | {"model.lora.targets": "("}, ["model.lora.targets", "'('"]),
         ({"model.lora.rank": 4}, ["none of the linear layers", "trained without"]),
     ],
 )

@@ -47,6 +47,7 @@ def traced_once():
 def run(tiny_bert, pairs_csv, tmp_path_factory):
     """A run on one device, in batches of 16 pairs, which are small for any machine."""
     config = tiny_recipe(tiny_bert, pairs_csv)
+    config.model.dropout = 0.0  # to trace less
     with one_device():
         return prepare_run(config, tmp_path_factory.mktemp("run"))
 
@@ -246,7 +247,7 @@ def test_chunks_are_not_larger_than_keeps_a_device_busy(run):
 
 
 def test_the_order_is_that_of_the_computed_flop(run):
-    choices = [*WHOLE, StepMemory(8, "none"), StepMemory(4, "none"), StepMemory(4, "full")]
+    choices = [*WHOLE, StepMemory(4, "none"), StepMemory(4, "full")]
     flops = [traced_flops(trace_step(run.plan.with_choice(choice)).jaxpr) for choice in choices]
     assert flops == sorted(flops)
     assert flops[3] > 1.2 * flops[0]  # the forward pass again

@@ -4,7 +4,6 @@ import math
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import without_metrics
@@ -15,8 +14,8 @@ pair_softmax = jax.jit(without_metrics(losses.pair_softmax))
 pair_binary = jax.jit(without_metrics(losses.pair_binary))
 
 LOSSES = [pair_softmax, pair_binary]
-SCORES = jnp.array([[1.0, 0.0, -1.0], [0.5, 2.0, 0.5]])
-COUNTS = jnp.array([[True, True, True], [True, False, True]])
+SCORES = np.float32([[1.0, 0.0, -1.0], [0.5, 2.0, 0.5]])
+COUNTS = np.array([[True, True, True], [True, False, True]])
 
 
 def test_softmax_is_the_right_answers_share():
@@ -40,19 +39,21 @@ def test_binary_takes_every_pair_by_itself():
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_masked_scores_may_be_nan_and_large_ones_overflow_nothing(loss):
-    found, gradient = jax.value_and_grad(loss)(jnp.where(COUNTS, SCORES, jnp.nan), where=COUNTS)
+    differentiate = jax.jit(jax.value_and_grad(loss))
+    found, gradient = jax.device_get(differentiate(np.where(COUNTS, SCORES, np.nan), where=COUNTS))
     np.testing.assert_allclose(found, loss(SCORES, where=COUNTS))
     chex.assert_tree_all_finite(gradient)
     assert gradient[1, 1] == 0
     assert (gradient[:, 0] < 0).all()
-    assert (gradient[COUNTS & (jnp.arange(3) > 0)[None]] > 0).all()
-    found, gradient = jax.value_and_grad(loss)(jnp.array([[-1e4, 1e4], [1e4, -1e4]]))
+    assert (gradient[:, 1:][COUNTS[:, 1:]] > 0).all()
+    found, gradient = differentiate(np.float32([[-1e4, 1e4], [1e4, -1e4]]))
     np.testing.assert_allclose(found, 1e4 if loss is pair_softmax else 0.5e4)
     chex.assert_tree_all_finite(gradient)
 
 
 def test_a_question_without_wrong_answers_costs_nothing_and_small_losses_keep_their_digits():
-    found, gradient = jax.value_and_grad(pair_softmax)(SCORES, where=jnp.array([[True, False, False]] * 2))
+    differentiate = jax.jit(jax.value_and_grad(pair_softmax))
+    found, gradient = jax.device_get(differentiate(SCORES, where=np.array([[True, False, False]] * 2)))
     assert found == 0
-    assert (gradient == 0).all()
-    np.testing.assert_allclose(pair_softmax(jnp.array([[30.0, 0.0]])), math.exp(-30), rtol=1e-5)
+    assert not gradient.any()
+    np.testing.assert_allclose(pair_softmax(np.float32([[30.0, 0.0]])), math.exp(-30), rtol=1e-5)

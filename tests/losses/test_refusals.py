@@ -83,6 +83,8 @@ def alignment(**given):
 
 TOKENS = TokenVectors(jnp.zeros((2, 3, 4)), jnp.ones((2, 3), bool))
 ZERO = jnp.zeros
+HARD, SCORES, WHERE = {"hard_negatives": ZERO((3, 2, 6))}, ZERO((8, 3)), jnp.ones((8, 2), bool)
+OF_SCORES, DISTILLATIONS = ("pair_softmax", "pair_binary"), ("margin_mse", "listwise_kl")
 OF_ONE = [
     *((call(name, [[0.0]], ZERO((1, 1))), "question|list|[B, E]") for name in ("in_batch_softmax", "triplet")),
     (call("in_batch_softmax", TOKENS, TOKENS.values), "mask of answer|(2, 3, 4)|bool [B, A]"),
@@ -90,17 +92,11 @@ OF_ONE = [
     (softmax(hard_negatives=ZERO((4, 2, 6))), "hard_negatives|(4, 2, 6)|[B, K, E]|B = 3|E = 6"),
     (softmax(hard_negatives=ZERO((3, 2, 5))), "hard_negatives|(3, 2, 5)|[B, K, E]|B = 3|E = 6"),
     (softmax(hard_negatives=ZERO((3, 6))), "hard_negatives|(3, 6)|[B, K, E]"),
-    (
-        softmax(hard_negatives=ZERO((3, 2, 6)), hard_negative_ids=ids(3, 1)),
-        "hard_negative_ids|(3, 1)|integer [B, K]|K = 2",
-    ),
+    (softmax(**HARD, hard_negative_ids=ids(3, 1)), "hard_negative_ids|(3, 1)|integer [B, K]|K = 2"),
     (option(prefixes=Prefixes((2, 7))), "prefix|7|6"),
     (option(same_side=("both",)), "same_side|'both'|questions, answers"),
     (option(guide=Guide(np.ones((3, 3)), np.ones((3, 4)))), "guide.answer|(3, 4)"),
-    (
-        softmax(options=Options(guide=Guide(*np.ones((2, 3, 3)))), hard_negatives=np.ones((3, 1, 6))),
-        "guide|hard_negatives",
-    ),
+    (softmax(**HARD, options=Options(guide=Guide(*np.ones((2, 3, 3))))), "guide|hard_negatives"),
     (option(log_q=np.ones(2)), "log_q|(2,)"),
     *((lambda widths=widths: Prefixes(widths), f"{widths}|ascending") for widths in ((), (3, 2), (2, 2), (0, 2))),
     (lambda: Prefixes((1, 2), (1.0,)), "1 weights|2 widths"),
@@ -120,16 +116,10 @@ OF_ONE = [
     (call("free_bits", ZERO(16), 2.0), "kl|(16,)|[B, E]"),
     (call("vocabulary_nll", ZERO((8, 4)), ZERO((30, 5)), ZERO(30), ids(8, 1), ZERO((8, 1))), "kernel|(30, 5)|W = 4"),
     (call("false_negative_mask", question_id=ids(8), answer_id=ids(4)), "answer_id|(4,)|integer [B]|B = 8|question_id"),
-    *((call(name, ZERO((8, 1))), "scores|(8, 1)|wrong answer") for name in ("pair_softmax", "pair_binary")),
-    *((call(name, *ZERO((2, 8, 1))), "scores|(8, 1)|wrong answer") for name in ("margin_mse", "listwise_kl")),
-    *(
-        (call(name, ZERO((8, 3)), where=jnp.ones((8, 2), bool)), "where|(8, 2)|bool [B, N]|N = 3|scores")
-        for name in ("pair_softmax", "pair_binary")
-    ),
-    *(
-        (call(name, ZERO((8, 3)), ZERO((8, 4))), "teacher|(8, 4)|[B, N]|N = 3|scores")
-        for name in ("margin_mse", "listwise_kl")
-    ),
+    *((call(name, ZERO((8, 1))), "scores|(8, 1)|wrong answer") for name in OF_SCORES),
+    *((call(name, *ZERO((2, 8, 1))), "scores|(8, 1)|wrong answer") for name in DISTILLATIONS),
+    *((call(name, SCORES, where=WHERE), "where|(8, 2)|bool [B, N]|N = 3|scores") for name in OF_SCORES),
+    *((call(name, SCORES, ZERO((8, 4))), "teacher|(8, 4)|[B, N]|N = 3|scores") for name in DISTILLATIONS),
 ]
 
 

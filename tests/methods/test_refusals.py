@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import tiny_vae
-from helpers import TINY, drawn, padded, texts, tower
+from helpers import TINY, padded, texts, tower
 from refusals import check_refusal
 
 from endx_jax.batch import Batch
@@ -16,7 +16,8 @@ from endx_jax.losses import Guide
 from endx_jax.methods import find_method, register
 from endx_jax.methods.dual import DualObjective, DualSettings, contrastive_collator
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
-from endx_jax.methods.embedding_distillation import EmbeddingDistillationObjective, EmbeddingDistillationSettings
+from endx_jax.methods.embedding_distillation import EmbeddingDistillationObjective as DistillationObjective
+from endx_jax.methods.embedding_distillation import EmbeddingDistillationSettings
 from endx_jax.methods.endx.teacher import CrossEncoder
 from endx_jax.methods.pair import PairSettings
 from endx_jax.methods.pair.batches import pair_collator
@@ -66,7 +67,9 @@ TEACHER = EmbeddingDistillationSettings(teacher="a-teacher")
 DISTILLED = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
 ONE_LAYER = dataclasses.replace(TINY, layers=1)
 FIRST = tower(ONE_LAYER, pooling=first)
+UNSCALED = FIRST.clone(normalize=False)
 HEADS = tower(ONE_LAYER, head=ResidualHeads(("fcrr",), width=8, filters=1))
+UNSCALED_HEADS = HEADS.clone(normalize=False)
 SINGLE_SEGMENT = tower(dataclasses.replace(ONE_LAYER, token_types=1), pooling=first)
 
 
@@ -74,13 +77,22 @@ def twice(one, **changes) -> DualEncoder:
     return DualEncoder(one, one, **changes)
 
 
-def evaluate(objective, batch=BATCH):
-    params = drawn(jax.eval_shape(lambda: objective.init(jax.random.key(0), objective.model.init(jax.random.key(1)))))
-    return objective(params, batch, jax.random.key(2, impl="threefry2x32"), jnp.int32(0))
+def of(objective, one, settings, batch=BATCH):
+    """Makes an objective of a tower, and traces it on a batch."""
+
+    def trace(rng):
+        made = objective(twice(one), settings)
+        return made(made.init(rng, made.model.init(rng)), batch, jax.random.key(2, impl="threefry2x32"), jnp.int32(0))
+
+    return lambda: jax.eval_shape(trace, jax.random.key(0))
 
 
 def matching(**changes):
     return lambda: MatchingSettings(**changes)
+
+
+def collated(count):
+    return lambda: contrastive_collator(RetrievalSet.from_pairs([]), DISTILLED, hard_negatives=count)
 
 
 def cross_encode():
@@ -92,63 +104,31 @@ def own_method(**changes):
     return lambda: register(dataclasses.replace(find_method("dual"), **changes))
 
 
+VAE = tiny_vae.model().question
+VAE_MSE = dataclasses.replace(tiny_vae.SETTINGS, match="mse")
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda: evaluate(DualObjective(twice(FIRST), DualSettings(matryoshka_dims=(2, 32)))),
-            "objective.matryoshka_dims (2, 32) 16",
-        ),
-        (
-            lambda: EmbeddingDistillationObjective(twice(FIRST), EmbeddingDistillationSettings()),
-            "objective.teacher empty",
-        ),
-        (
-            lambda: evaluate(EmbeddingDistillationObjective(twice(FIRST), TEACHER), GUIDED),
-            "16 objective.teacher=a-teacher 12 model.projection=12",
-        ),
-        (
-            lambda: contrastive_collator(RetrievalSet.from_pairs([]), DISTILLED, hard_negatives=1),
-            "objective.distillation.loss=margin_mse --score-with",
-        ),
-        (
-            lambda: contrastive_collator(RetrievalSet.from_pairs([]), DISTILLED, hard_negatives=0),
-            "objective.distillation.loss=margin_mse data.hard_negatives",
-        ),
-        (
-            lambda: pair_collator(None, PairSettings(negatives=0), hard_negatives=0),
-            "objective.negatives data.hard_negatives",
-        ),
+        (of(DualObjective, FIRST, DualSettings(matryoshka_dims=(2, 32))), "objective.matryoshka_dims (2, 32) 16"),
+        (of(DistillationObjective, FIRST, EmbeddingDistillationSettings()), "objective.teacher empty"),
+        (of(DistillationObjective, FIRST, TEACHER, GUIDED), "16 objective.teacher=a-teacher 12 model.projection=12"),
+        (collated(1), "objective.distillation.loss=margin_mse --score-with"),
+        (collated(0), "objective.distillation.loss=margin_mse data.hard_negatives"),
+        (lambda: pair_collator(None, PairSettings(negatives=0), 0), "objective.negatives data.hard_negatives"),
         (cross_encode, "8 objective.cross_heads=3"),
         (lambda: PairClassifier(twice(SINGLE_SEGMENT)), "segment"),
         (lambda: PairClassifier(twice(FIRST, sharing=SHARINGS["ade"])), "model.sharing=sde"),
-        (
-            lambda: evaluate(ResidualObjective(twice(HEADS), ResidualSettings()), HARD),
-            "data.hard_negatives 0",
-        ),
-        (
-            lambda: ResidualObjective(twice(HEADS.clone(normalize=False)), ResidualSettings()),
-            "objective.name=residual model.normalize",
-        ),
-        (
-            lambda: evaluate(MatchingObjective(twice(FIRST), MatchingSettings()), HARD),
-            "objective.match=mse data.hard_negatives=0",
-        ),
+        (of(ResidualObjective, HEADS, ResidualSettings(), HARD), "data.hard_negatives 0"),
+        (of(ResidualObjective, UNSCALED_HEADS, ResidualSettings()), "objective.name=residual model.normalize"),
+        (of(MatchingObjective, FIRST, MatchingSettings(), HARD), "objective.match=mse data.hard_negatives=0"),
         (matching(matryoshka_dims=(4,)), "objective.match=mse prefixes"),
         (matching(learn_temperature=True), "objective.match=mse temperature"),
         (matching(contrastive=ContrastiveSettings(guide="a model")), "objective.match=mse contrastive"),
-        (
-            lambda: MatchingObjective(twice(FIRST.clone(normalize=False)), MatchingSettings()),
-            "objective.match=mse model.normalize",
-        ),
-        (
-            lambda: VaeObjective(tiny_vae.model(normalize=False), dataclasses.replace(tiny_vae.SETTINGS, match="mse")),
-            "objective.match=mse model.normalize",
-        ),
-        (
-            lambda: VaeObjective(twice(tiny_vae.model().question.clone(projection=None)), tiny_vae.SETTINGS),
-            "model.projection",
-        ),
+        (of(MatchingObjective, UNSCALED, MatchingSettings()), "objective.match=mse model.normalize"),
+        (of(VaeObjective, VAE.clone(normalize=False), VAE_MSE), "objective.match=mse model.normalize"),
+        (of(VaeObjective, VAE.clone(projection=None), tiny_vae.SETTINGS), "model.projection"),
         (lambda: find_method("decoupled"), "'decoupled' dual METHOD"),
         (own_method(name="endx"), "METHOD 'endx'"),
         (own_method(name="mine", settings=dataclasses.make_dataclass("Point", [])), "Point MethodSettings"),
@@ -160,4 +140,4 @@ def test_a_model_or_a_batch_that_a_method_can_not_use_is_named(call, words):
 
 def test_what_only_the_softmax_has_is_allowed_with_it():
     MatchingSettings(match="inbatch", matryoshka_dims=(4,), learn_temperature=True)
-    MatchingObjective(twice(FIRST.clone(normalize=False)), MatchingSettings(match="inbatch"))
+    MatchingObjective(twice(UNSCALED), MatchingSettings(match="inbatch"))

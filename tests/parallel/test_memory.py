@@ -1,10 +1,8 @@
-import subprocess
-import sys
 import types
 
 import jax
 import pytest
-from helpers import write_files
+from helpers import status_of_fork, write_files
 
 from endx_jax.parallel import memory
 from endx_jax.parallel.memory import DeviceMemory, host_memory, measure
@@ -69,9 +67,8 @@ def test_cpus_share_the_host_s_memory():
 
 
 def test_this_process_holds_what_it_has_written():
-    # In a process of its own: one that ran other tests may return their memory in between.
-    code = (
-        "from endx_jax.parallel.memory import resident; before = resident(); held = b'x' * 2**26; "
-        "assert resident() - before > 0.8 * len(held)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    def check():
+        before, held = memory.resident(), b"x" * 2**26
+        assert memory.resident() - before > 0.8 * len(held)
+
+    assert status_of_fork(check) == 0  # in a process of its own, in which no thread returns memory in between

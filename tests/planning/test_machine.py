@@ -58,5 +58,6 @@ def test_the_length_of_a_run_of_unknown_data_is_not_estimated(config, monkeypatc
 
 def test_a_step_that_does_not_fit_is_not_timed(config, monkeypatch):
     monkeypatch.setattr(runs, "measure", lambda: DeviceMemory(10**6))
-    machine = plan_machine(resolve(config), NO_DATA)
+    settings = resolve(config)
+    machine = plan_machine(settings, read_texts(settings))
     assert (machine.fits, machine.seconds) == (False, None)

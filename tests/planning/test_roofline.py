@@ -29,13 +29,36 @@ def times(entry, rest=""):
     return found, round(found.pop(LAUNCHES) / LAUNCH)
 
 
-def test_operands_and_results_are_moved_once_and_views_cost_nothing():
-    entry = """
+VIEWS = """
     %p = f32[1024,256]{1,0} parameter(0)
     %q = f32[256,1024]{1,0} bitcast(%p)
     %sum = f32[256,1024]{1,0} add(%q, %q)
     ROOT %t = (f32[256,1024]{1,0}) tuple(%sum)"""
-    assert times(entry) == ({OTHERS: moved(3 * 4 * 1024 * 256)}, 1)
+PRODUCT = """
+    %a = bf16[4096,4096]{1,0} parameter(0)
+    %b = bf16[4096,4096]{1,0} parameter(1)
+    ROOT %c = f32[4096,4096]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}"""
+BY_CUBLAS = """
+    %a = bf16[8192,8192]{1,0} parameter(0)
+    ROOT %c = (bf16[8192,8192]{1,0}, s8[4194304]{0}) custom-call(%a, %a), custom_call_target="__cublas$gemm", \
+backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],\
+"rhs_contracting_dimensions":["0"]}}}"""
+ROWS = """
+    %table = f32[30000,768]{1,0} parameter(0)
+    %ids = s32[64]{0} parameter(1)
+    ROOT %rows = f32[64,768]{1,0} gather(%table, %ids), offset_dims={1}"""
+ONE_KERNEL = {
+    "operands and results are moved once and views cost nothing": (VIEWS, OTHERS, moved(3 * 4 * 1024 * 256)),
+    "a product": (PRODUCT, PRODUCTS, computed(2 * 4096**3)),
+    "a product by cuBLAS": (BY_CUBLAS, PRODUCTS, computed(2 * 8192**3)),
+    "a small one": (BY_CUBLAS.replace("8192", "64"), PRODUCTS, moved(3 * 2 * 64**2)),
+    "gathers read rows": (ROWS, OTHERS, moved(2 * 4 * 64 * 768 + 4 * 64)),
+}
+
+
+@pytest.mark.parametrize(("entry", "kind", "seconds"), ONE_KERNEL.values(), ids=ONE_KERNEL)
+def test_a_kernel_takes_as_long_as_its_bytes_or_its_flop(entry, kind, seconds):
+    assert times(entry) == ({kind: seconds}, 1)
 
 
 FUSED = """\
@@ -69,33 +92,6 @@ def test_loops_multiply():
     copy, slice_, add, update, indices = 2 * 12, 2, 3, 2, 2 * 3 * 4
     inside = (copy + slice_ + add + update) * 4 * 8 * 128 + indices
     assert times(entry, body) == ({OTHERS: moved(5 * inside)}, 5 * 4)
-
-
-def test_a_product():
-    entry = """
-    %a = bf16[4096,4096]{1,0} parameter(0)
-    %b = bf16[4096,4096]{1,0} parameter(1)
-    ROOT %c = f32[4096,4096]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}"""
-    assert times(entry) == ({PRODUCTS: computed(2 * 4096**3)}, 1)
-
-
-@pytest.mark.parametrize(("size", "bound"), [(8192, computed(2 * 8192**3)), (64, moved(3 * 2 * 64**2))])
-def test_a_product_by_cublas(size, bound):
-    array = f"bf16[{size},{size}]{{1,0}}"
-    entry = f"""
-    %a = {array} parameter(0)
-    ROOT %c = ({array}, s8[4194304]{{0}}) custom-call(%a, %a), custom_call_target="__cublas$gemm", \
-backend_config={{"gemm_backend_config":{{"dot_dimension_numbers":{{"lhs_contracting_dimensions":["1"],\
-"rhs_contracting_dimensions":["0"]}}}}}}"""
-    assert times(entry) == ({PRODUCTS: bound}, 1)
-
-
-def test_gathers_read_rows():
-    entry = """
-    %table = f32[30000,768]{1,0} parameter(0)
-    %ids = s32[64]{0} parameter(1)
-    ROOT %rows = f32[64,768]{1,0} gather(%table, %ids), offset_dims={1}"""
-    assert times(entry) == ({OTHERS: moved(2 * 4 * 64 * 768 + 4 * 64)}, 1)
 
 
 def test_kernels_run_beside_asynchronous_collectives():

@@ -32,14 +32,15 @@ def on_first_device(tree) -> int:
 
 @pytest.fixture
 def config(tiny_bert, pairs_csv):
-    return tiny_recipe(tiny_bert, pairs_csv)
+    """A run of the token table alone; a test of the whole tower sets another encoder."""
+    return tiny_recipe(tiny_bert, pairs_csv, encoder="none")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "mesh"), [("adamw", SPLIT), ("adafactor", {}), ("sgd", {"mesh": {"fsdp": 8}})])
 def test_state_and_batch_are_those_of_a_real_run(config, tmp_path, optimizer, mesh):
     config.optimizer.name = optimizer
-    config.model.projection = 16
+    config.model.update(encoder="", projection=16)
     run = prepare_run(config.to_dict() | mesh, tmp_path)
     _, state, _ = compile_and_restore(run.plan)
     settings = run.settings
@@ -67,7 +68,7 @@ def test_a_run_that_distils_is_planned_without_its_data(config):
 
 
 def test_heads_on_frozen_towers_are_planned_on_vectors_of_their_width(config):
-    config.objective, config.model.encoder = dataclasses.asdict(ResidualSettings()), "none"
+    config.objective = dataclasses.asdict(ResidualSettings())
     batch = plan_run(resolve(config), RunPairs(None)).largest_batch
     assert batch.question.values.shape == batch.answer.values.shape == (16, WIDTH)
 
@@ -95,6 +96,7 @@ def without_sources(program):
 
 @pytest.mark.slow
 def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
+    config.model.encoder = ""
     run = prepare_run(config, tmp_path)
     _, _, step = compile_and_restore(run.plan)
     (program,) = step.programs.values()
@@ -112,7 +114,7 @@ def test_the_compiled_step_is_the_one_that_training_runs(config, tmp_path):
 
 
 def test_without_data_texts_are_as_long_as_they_may_be(config):
-    config.data.path = "nowhere.csv"
+    config.data.path, config.model.encoder = "nowhere.csv", ""
     settings = resolve(config)
     texts = read_texts(settings)
     assert texts.pairs is None
@@ -123,7 +125,7 @@ def test_without_data_texts_are_as_long_as_they_may_be(config):
 
 
 def test_with_data_the_batches_and_hard_negatives_are_those_that_training_plans(config, tmp_path):
-    config.model.sharing = "ade"  # encoded in two passes on every platform
+    config.model.update(encoder="", sharing="ade")  # encoded in two passes on every platform
     texts = read_texts(resolve(config))
     assert texts.pairs is not None
     planned = plan_run(resolve(config), texts, CHIPS["v5e"])

@@ -1,6 +1,7 @@
 """A tiny VAE whose towers mix no positions and are quick to compile."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -35,9 +36,15 @@ def model(sharing="ade", **changes):
     return DualEncoder(one, one, SHARINGS[sharing])
 
 
-def build(settings=SETTINGS, sharing="ade"):
-    """An objective whose parameters all matter, deviations included."""
-    objective = VaeObjective(model(sharing), settings)
+@functools.cache
+def params_of(sharing, decoder):
+    """Parameters that all matter, deviations included; other settings change none of them."""
+    objective = VaeObjective(model(sharing), dataclasses.replace(SETTINGS, decoder=decoder))
     drawn = jax.jit(lambda: objective.init(jax.random.key(1), objective.model.init(jax.random.key(0))))()
     draw = np.random.default_rng(0)
-    return objective, jax.tree.map(lambda x: x + draw.normal(0, 0.1, x.shape).astype(np.float32), drawn)
+    return jax.tree.map(lambda x: x + draw.normal(0, 0.1, x.shape).astype(np.float32), drawn)
+
+
+def build(settings=SETTINGS, sharing="ade"):
+    """An objective and its parameters."""
+    return VaeObjective(model(sharing), settings), params_of(sharing, settings.decoder)

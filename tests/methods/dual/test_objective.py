@@ -26,15 +26,9 @@ DRAWN = drawn(jax.eval_shape(MODEL.init, jax.random.key(1)), scale=1.0)
 
 
 def make_batch(answer_id=(0, 1, 2)):
-    ids = jnp.array([[1, 2], [3, 0], [4, 5]])
-    mask = jnp.array([[True, True], [True, False], [True, True]])
-    return Batch(
-        question=Tokens(ids, mask),
-        answer=Tokens(ids + 6, mask),
-        question_id=jnp.arange(3),
-        answer_id=jnp.array(answer_id),
-        positive_ids=jnp.array(answer_id)[:, None],
-    )
+    ids, mask = np.array([[1, 2], [3, 0], [4, 5]]), np.array([[True, True], [True, False], [True, True]])
+    answers = np.array(answer_id)
+    return Batch(Tokens(ids, mask), Tokens(ids + 6, mask), np.arange(3), answers, answers[:, None])
 
 
 def evaluate(batch, *settings):
@@ -75,9 +69,9 @@ def test_the_loss_is_the_in_batch_softmax_of_the_towers_without_equal_answers_th
 
 def with_hard_negatives(batch):
     """Two a question: one is missing, and one is the answer of another question."""
-    ids = jnp.array([[[7, 8], [9, 0]], [[10, 11], [7, 0]], [[6, 0], [8, 9]]])
-    mask = jnp.array([[[True, True], [True, False]], [[True, True], [True, False]], [[True, False], [True, True]]])
-    hard_negative_ids = jnp.array([[1, -1], [5, 6], [0, 7]])
+    ids = np.array([[[7, 8], [9, 0]], [[10, 11], [7, 0]], [[6, 0], [8, 9]]])
+    mask = np.array([[[True, True], [True, False]], [[True, True], [True, False]], [[True, False], [True, True]]])
+    hard_negative_ids = np.array([[1, -1], [5, 6], [0, 7]])
     return dataclasses.replace(batch, hard_negatives=Tokens(ids, mask), hard_negative_ids=hard_negative_ids)
 
 
@@ -128,7 +122,7 @@ def test_the_sigmoid_loss_has_a_learned_bias():
 
 def test_distillation_joins_the_loss():
     """The teacher's scores are divided by 4 and, for the divergence, ours by the temperature."""
-    teacher = jnp.array([[4.0, 2.0, jnp.nan], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
+    teacher = np.float32([[4.0, 2.0, np.nan], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
     batch = dataclasses.replace(with_hard_negatives(make_batch()), extra={"teacher": teacher})
     options = {"weight": 2.0, "contrastive_weight": 0.5, "temperature": 4.0}
     names = {"margin_mse": 1.0, "listwise_kl": 0.5}
@@ -136,16 +130,16 @@ def test_distillation_joins_the_loss():
     settings = DualSettings(temperature=0.5)
     (plain, _), *found = evaluate(batch, settings, *(dataclasses.replace(settings, distillation=d) for d in distilled))
     question, answer, hard = embeddings(batch)
-    scores = jnp.einsum("be,bke->bk", question, jnp.concatenate([answer[:, None], hard], axis=1))
+    scores = np.einsum("be,bke->bk", question, np.concatenate([answer[:, None], hard], axis=1))
     for (name, divisor), (loss, metrics) in zip(names.items(), found, strict=True):
         np.testing.assert_allclose(loss, 0.5 * plain + 2.0 * metrics["distillation_loss"], rtol=1e-5)
-        expect = functools.partial(getattr(losses, name), where=jnp.isfinite(teacher))
+        expect = functools.partial(getattr(losses, name), where=np.isfinite(teacher))
         expected, _ = jax.jit(expect)(scores / divisor, teacher / 4)
         np.testing.assert_allclose(metrics["distillation_loss"], expected, rtol=1e-5)
 
 
 def test_distillation_of_prefixes_is_their_weighted_sum():
-    teacher = jnp.array([[4.0, 2.0, 1.0], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
+    teacher = np.float32([[4.0, 2.0, 1.0], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
     batch = dataclasses.replace(with_hard_negatives(make_batch()), extra={"teacher": teacher})
     both = {"matryoshka_dims": (4, 2), "matryoshka_weights": (3.0, 0.5)}
     prefixes = ({"matryoshka_dims": (2,)}, {"matryoshka_dims": (4,)}, both, {})

@@ -1,14 +1,14 @@
 """The distance to a teacher's embeddings against a naive twin, over any division of a step, and what is refused."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import random_params
+from helpers import drawn, pairs_batch
 
-from endx_jax.batch import Batch, Tokens
 from endx_jax.losses import Guide
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationObjective, EmbeddingDistillationSettings
 from endx_jax.models import SIDES, DualEncoder, TokenEmbedder, Tower
@@ -19,23 +19,9 @@ from endx_jax.parallel.execution import Execution
 B, WIDTH = 16, 16
 TOWER = Tower(TokenEmbedder(50, WIDTH), NoEncoder(), normalize=False)
 MODEL = DualEncoder(TOWER, TOWER)
-DRAW = np.random.default_rng(0)
-TOKENS = Tokens(jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2), bool))
-PARAMS = {"dual_encoder": MODEL.join({side: random_params(TOWER, TOKENS, seed=n) for n, side in enumerate(SIDES)})}
-
-
-def vectors(width: int = WIDTH) -> jax.Array:
-    return jnp.asarray(DRAW.normal(size=(B, width)), jnp.float32)
-
-
-def a_batch(width: int = WIDTH) -> Batch:
-    texts = {side: Tokens(jnp.asarray(DRAW.integers(1, 50, (B, 5))), jnp.ones((B, 5), bool)) for side in SIDES}
-    ids = jnp.arange(B)
-    guide = Guide(vectors(width), vectors(width))
-    return Batch(**texts, question_id=ids, answer_id=ids, positive_ids=ids[:, None], extra={"guide": guide})
-
-
-BATCH = a_batch()
+PARAMS = {"dual_encoder": drawn(jax.eval_shape(MODEL.init, jax.random.key(0)))}
+VECTORS = np.random.default_rng(0).normal(size=(2, B, WIDTH)).astype(np.float32)
+BATCH = dataclasses.replace(pairs_batch(range(B)), extra={"guide": Guide(*VECTORS)})
 
 
 @functools.cache
@@ -67,11 +53,10 @@ def embeddings():
 
 @pytest.mark.parametrize("loss", ["cosine", "squared"])
 def test_the_loss_is_the_mean_over_texts(loss):
-    teacher = [np.asarray(side) for side in BATCH.extra["guide"][:2]]
     (value, metrics), _ = compute(loss=loss)
-    np.testing.assert_allclose(value, naive(loss, embeddings(), teacher), rtol=1e-5)
-    np.testing.assert_allclose(metrics["teacher_cosine"], 1 - naive("cosine", embeddings(), teacher), rtol=1e-4)
-    assert abs(value - naive(loss, embeddings(), teacher[::-1])) > 1e-3  # each side has its own teacher
+    np.testing.assert_allclose(value, naive(loss, embeddings(), VECTORS), rtol=1e-5)
+    np.testing.assert_allclose(metrics["teacher_cosine"], 1 - naive("cosine", embeddings(), VECTORS), rtol=1e-4)
+    assert abs(value - naive(loss, embeddings(), VECTORS[::-1])) > 1e-3  # each side has its own teacher
 
 
 def test_devices_and_chunks_change_nothing():

@@ -20,7 +20,7 @@ from endx_jax.inference.merging import merge_models
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationSettings
 
 DRAW = np.random.default_rng(0)
-QUESTIONS, ANSWERS = ([" ".join(DRAW.choice(WORDS, 5)) for _ in range(300)] for _ in range(2))
+QUESTIONS, ANSWERS = ([" ".join(DRAW.choice(WORDS, 5)) for _ in range(120)] for _ in range(2))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def config(plain, trained_workdir):
     config.objective = dataclasses.asdict(EmbeddingDistillationSettings(teacher=str(trained_workdir)))
     config.model.projection = WIDTH
     config.optimizer.learning_rate, config.optimizer.warmup_steps = 1e-2, 5
-    config.train.steps = config.train.checkpoint_every = 100
+    config.train.steps = config.train.checkpoint_every = 60
     return config
 
 
@@ -69,7 +69,7 @@ def found(index, model) -> float:
 
 
 def test_the_student_searches_the_teacher_s_index(student, index, endx):
-    assert found(index, student) > 0.6  # by chance it is 0.02
+    assert found(index, student) > 0.6  # by chance it is 0.04
     cosines = [line["teacher_cosine"] for line in logged_steps(student)]
     assert cosines[0] < 0.5 < 0.9 < cosines[-1]
     printed = endx("search", f"--index={index}", f"--model={student}", "--mode=dense", "--top=1", QUESTIONS[7])

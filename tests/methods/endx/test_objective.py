@@ -28,7 +28,7 @@ in_batch_softmax = without_metrics(losses.in_batch_softmax)
 
 B = 8
 RNG, STEP = jax.random.key(2, impl="threefry2x32"), jnp.int32(0)
-SETTINGS = EndxSettings(cross_heads=2, ramp_epochs=0.0)
+SETTINGS = EndxSettings(cross_heads=2, ramp_epochs=0.0, weights=(("a|q", 1.0),))
 
 
 def model(sharing="sde", dtype=jnp.float32, dropout=0.0, **changes):
@@ -50,12 +50,7 @@ def initial(objective):
 BATCH = pairs_batch([0, 1, 2, 3, 4, 5, 6, 0])
 
 
-@pytest.fixture
-def batch():
-    return BATCH
-
-
-def with_parts(objective, params, batch, expect):
+def with_parts(objective, params, expect, batch=BATCH):
     """The loss and its metrics, and what `expect` makes of the embeddings and the ids of the batch, in one program."""
     ids = {"answer_id": batch.answer_id, "question_id": batch.question_id}
 
@@ -90,7 +85,7 @@ def of_equation_13(given: bool) -> tuple:
         retrieval = [in_batch_softmax(*space, temperature=2.0, **ids) for space in spaces]
         return geometry_alignment(*spaces, weights=WEIGHTS, temperature=(1.5, 0.5)), retrieval
 
-    return objective, params, with_parts(objective, params, rows, expect)
+    return objective, params, with_parts(objective, params, expect, rows)
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -109,15 +104,15 @@ def test_the_loss_is_equation_13_of_its_parts(given):
     np.testing.assert_allclose(metrics["masked_fraction"], 2 / (B * (B - 1)))
 
 
-def test_regression_is_the_other_alignment(batch):
+def test_regression_is_the_other_alignment():
     objective, params = build(dataclasses.replace(SETTINGS, alignment="regression"))
     expect = lambda embedded, ids: embedding_regression(pair(embedded.student), pair(embedded.teacher))  # noqa: E731
-    (_, metrics), expected = with_parts(objective, params, batch, expect)
+    (_, metrics), expected = with_parts(objective, params, expect)
     np.testing.assert_allclose(metrics["alignment/regression"], expected, rtol=1e-5)
     assert not [name for name in metrics if "|" in name]
 
 
-def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_logged(batch):
+def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_logged():
     settings = dataclasses.replace(
         SETTINGS, temperature=0.5, teacher_temperature=2.0, teacher_normalize=False, alignment_temperatures=(0.5, 0.25)
     )
@@ -136,7 +131,7 @@ def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_l
             found[f"{name}_entropy"] = -jnp.sum(p * jnp.log(p), axis=1).mean()
         return embedded, found
 
-    (_, metrics), (embedded, expected) = with_parts(objective, params, batch, expect)
+    (_, metrics), (embedded, expected) = with_parts(objective, params, expect)
     np.testing.assert_allclose(np.linalg.norm(embedded.student.question, axis=1), 1, rtol=1e-5)
     assert np.ptp(np.linalg.norm(embedded.teacher.answer, axis=1)) > 1e-3
     for name, value in expected.items():
@@ -144,15 +139,14 @@ def test_the_teacher_has_a_norm_and_a_temperature_of_its_own_and_entropies_are_l
 
 
 @pytest.mark.slow
-def test_the_gradient_is_a_finite_difference_along_a_direction(batch):
+def test_the_gradient_is_a_finite_difference_along_a_direction():
     """In float64, along a random direction of all parameters, with the alignment's gradient in both spaces."""
-    settings = dataclasses.replace(
-        SETTINGS, alignment_temperatures=(0.5, 0.25), stop_gradient=False, teacher_temperature=2.0, ramp_start=1
-    )
+    weighed = {"weights": EndxSettings().weights, "alignment_temperatures": (0.5, 0.25), "ramp_start": 1}
+    settings = dataclasses.replace(SETTINGS, stop_gradient=False, teacher_temperature=2.0, **weighed)
     with jax.enable_x64(True):
         objective, params = build(settings, dtype=jnp.float64)
         params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
-        compute = jax.jit(jax.value_and_grad(lambda params: objective(params, batch, RNG, jnp.int32(3))[0]))
+        compute = jax.jit(jax.value_and_grad(lambda params: objective(params, BATCH, RNG, jnp.int32(3))[0]))
         draw = np.random.default_rng(0)
         way = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape)), params)
         ahead, behind = (compute(jax.tree.map(lambda x, w, e=e: x + e * w, params, way))[0] for e in (1e-5, -1e-5))
@@ -162,7 +156,7 @@ def test_the_gradient_is_a_finite_difference_along_a_direction(batch):
         np.testing.assert_allclose((ahead - behind) / 2e-5, along, rtol=1e-3)  # attention is in float32
 
 
-def test_a_frozen_teacher_has_no_gradient_no_optimizer_state_and_no_dropout(batch):
+def test_a_frozen_teacher_has_no_gradient_no_optimizer_state_and_no_dropout():
     objective, params = build(dataclasses.replace(SETTINGS, teacher_from="a", teacher_frozen=True), dropout=0.2)
     trained, fixed = split_frozen(params, objective.frozen)
     assert set(parameter_paths(fixed)) == {f"teacher/{path}" for path in parameter_paths(params["teacher"])}
@@ -177,61 +171,56 @@ def test_a_frozen_teacher_has_no_gradient_no_optimizer_state_and_no_dropout(batc
     @jax.jit
     def compute(trained):
         params = merge_frozen(trained, fixed)
-        embedded = objective.embed(params, (batch, example_keys(RNG, STEP, B)))
-        gradients = jax.grad(lambda trained: objective(merge_frozen(trained, fixed), batch, RNG, STEP)[0])(trained)
-        return gradients, embedded.teacher, objective.embed_as_teacher(params, batch)
+        embedded = objective.embed(params, (BATCH, example_keys(RNG, STEP, B)))
+        gradients = jax.grad(lambda trained: objective(merge_frozen(trained, fixed), BATCH, RNG, STEP)[0])(trained)
+        return gradients, embedded.teacher, objective.embed_as_teacher(params, BATCH)
 
     gradients, teacher, without = compute(trained)
     assert largest(gradients) > 1e-4
     chex.assert_trees_all_close(teacher, without, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("ramp", "first"), [({"ramp_steps": 10}, 0), ({"ramp_epochs": 5.0}, 0), ({"ramp_steps": 10, "ramp_start": 5}, 5)]
-)
-def test_the_weights_rise_linearly_over_the_ramp(batch, ramp, first):
-    objective, params = build(dataclasses.replace(SETTINGS, **ramp, weights=(("a|q", 0.5), ("q|q", 1e4))))
-    compute = objective.for_run(Execution(), steps_per_epoch=2.0)
+def test_the_weights_rise_linearly_over_the_ramp():
+    weighed = {"a|q": 0.5, "q|q": 1e4}
+    ramps = ({"ramp_steps": 10}, {"ramp_epochs": 5.0}, {"ramp_steps": 10, "ramp_start": 5})
+    settings = [dataclasses.replace(SETTINGS, **ramp, weights=tuple(weighed.items())) for ramp in ramps]
+    params = build(settings[0])[1]
 
     @jax.jit
-    def alignments(step):  # what else the objective computes is not compiled
-        _, metrics = compute(params, batch, RNG, step)
-        return {name: value for name, value in metrics.items() if "alignment/" in name}
+    def alignments(step):  # what else the objectives compute is not compiled
+        made = [EndxObjective(model(), own).for_run(Execution(), steps_per_epoch=2.0) for own in settings]
+        metrics = [own(params, BATCH, RNG, step + own.settings.ramp_start)[1] for own in made]
+        return [{name: value for name, value in found.items() if "alignment/" in name} for found in metrics]
 
     for step, risen in ((-1, 0.0), (0, 0.1), (4, 0.5), (9, 1.0), (1000, 1.0)):
-        metrics = alignments(jnp.int32(first + step))
-        for term, weight in objective.settings.weights:
-            expected = 0.5 * weight * risen * metrics[f"alignment/{term}"]  # 0.5 is the weight of the alignment
-            np.testing.assert_allclose(metrics[f"weighted_alignment/{term}"], expected, rtol=1e-5)
+        for metrics in alignments(jnp.int32(step)):
+            for term, weight in weighed.items():
+                expected = 0.5 * weight * risen * metrics[f"alignment/{term}"]  # 0.5 is the weight of the alignment
+                np.testing.assert_allclose(metrics[f"weighted_alignment/{term}"], expected, rtol=1e-5)
 
 
-ALONE = {"dual_weight": 0.0, "cross_weight": 0.0, "alignment_weight": 0.0, "weights": (("a|q", 1.0),)}
+# Parts of the loss (see `of_equation_13`), and whether student and teacher learn from each.
+PARTS = ("dual_loss", "cross_loss", "alignment/a|q")
 
 
 @pytest.mark.parametrize(
-    ("shares", "cases"),
+    ("shares", "stops", "learn"),
     [
-        (
-            "nothing",
-            [
-                ({"dual_weight": 1.0}, True, False),
-                ({"cross_weight": 1.0}, False, True),
-                ({"alignment_weight": 1.0}, True, False),
-                ({"alignment_weight": 1.0, "stop_gradient": False}, True, True),
-            ],
-        ),
-        ("encoder", [({"cross_weight": 1.0}, True, True)]),
+        ("nothing", True, [(True, False), (False, True), (True, False)]),
+        ("encoder", False, [(True, False), (True, True), (True, True)]),
     ],
 )
-def test_parameters_that_learn_from_each_loss(batch, shares, cases):
-    settings = [dataclasses.replace(SETTINGS, **ALONE | options, teacher_shares=shares) for options, *_ in cases]
-    objectives, params = [EndxObjective(model(), own) for own in settings], build(settings[0])[1]
-    differentiate = [jax.grad(lambda p, own=own: own(p, batch, RNG, STEP)[0]) for own in objectives]
-    for gradients, (_, student_learns, teacher_learns) in zip(
-        jax.jit(lambda p: [gradient(p) for gradient in differentiate])(params), cases, strict=True
-    ):
-        assert (largest(gradients["dual_encoder"]) > 1e-4) == student_learns
-        assert (largest(gradients["teacher"]) > 1e-4) == teacher_learns
+def test_parameters_that_learn_from_each_loss(shares, stops, learn):
+    objective, params = build(dataclasses.replace(SETTINGS, stop_gradient=stops, teacher_shares=shares))
+
+    @jax.jit
+    @jax.jacrev
+    def differentiate(params):
+        _, metrics = objective(params, BATCH, RNG, STEP)
+        return [metrics[name] for name in PARTS]
+
+    for gradients, expected in zip(differentiate(params), learn, strict=True):
+        assert tuple(largest(gradients[name]) > 1e-4 for name in ("dual_encoder", "teacher")) == expected
         chex.assert_tree_all_finite(gradients)
 
 
@@ -257,19 +246,19 @@ def test_a_teacher_starts_from_its_own_copy_of_the_student_s_encoder():
     assert first.unsafe_buffer_pointer() != copy.unsafe_buffer_pointer(), "donating both would use one buffer twice"
 
 
-def test_a_shared_encoder_sees_one_dropout_mask(batch):
+def test_a_shared_encoder_sees_one_dropout_mask():
     objective, params = build(dataclasses.replace(SETTINGS, teacher_shares="encoder"), dropout=0.2)
 
     @jax.jit
     def both():
         keys = example_keys(RNG, STEP, B)
         encode = functools.partial(objective.model.encodings, params["dual_encoder"])
-        question = encode("question", batch.question, fold(keys, 0))
-        answer = encode("answer", batch.answer, fold(keys, 1))
+        question = encode("question", BATCH.question, fold(keys, 0))
+        answer = encode("answer", BATCH.answer, fold(keys, 1))
         variables = {"params": params["teacher"]["cross_encoder"]}
-        masks = batch.question.mask, batch.answer.mask
+        masks = BATCH.question.mask, BATCH.answer.mask
         expected = objective.cross_encoder.apply(variables, question, masks[0], answer, masks[1])
-        return expected, objective.embed_as_teacher(params, batch, keys)
+        return expected, objective.embed_as_teacher(params, BATCH, keys)
 
     expected, teacher = both()
     chex.assert_trees_all_close((teacher.question, teacher.answer), expected, atol=1e-6)

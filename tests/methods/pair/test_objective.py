@@ -60,36 +60,39 @@ def scores_of(objective, params, batch):
     return jnp.stack(columns, axis=1)
 
 
-def test_the_loss_is_of_the_scores_of_all_pairs(batch):
+@pytest.fixture(scope="module")
+def uncut(batch):
+    """The scores, the losses of them, the softmax objective and its gradient, and the binary one: in one program."""
     (softmax, params), (binary, _) = build(loss="softmax"), build(loss="binary")
 
     @jax.jit
     def compute(params):
         scores = scores_of(softmax, params, batch)
         expected = [function(scores, where=batch.where) for function in (pair_softmax, pair_binary)]
-        return scores, expected, [objective(params, batch, RNG, STEP) for objective in (softmax, binary)]
+        found = jax.value_and_grad(softmax, has_aux=True)(params, batch, RNG, STEP)
+        return scores, expected, found, binary(params, batch, RNG, STEP)
 
-    scores, expected, found = jax.tree.map(np.asarray, compute(params))
+    return jax.device_get(compute(params))
+
+
+def test_the_loss_is_of_the_scores_of_all_pairs(batch, uncut):
+    scores, expected, (softmax, _), binary = uncut
     counted = np.where(batch.where, scores, -np.inf)
-    for right, (loss, metrics) in zip(expected, found, strict=True):
+    for right, (loss, metrics) in zip(expected, (softmax, binary), strict=True):
         np.testing.assert_allclose(loss, right, rtol=1e-5)
         np.testing.assert_allclose(metrics["pair_accuracy"], (scores[:, 0] > counted[:, 1:].max(1)).mean(), rtol=1e-6)
         np.testing.assert_allclose(metrics["negatives"], batch.where[:, 1:].sum(1).mean(), rtol=1e-6)
 
 
-def differentiate(objective, params, batch):
-    return jax.jit(jax.value_and_grad(lambda p, b: objective(p, b, RNG, STEP)[0]))(params, batch)
-
-
-def test_devices_chunks_and_packing_change_nothing(batch):
-    objective, params = build()
-    uncut = differentiate(objective, params, batch)
-    assert np.abs(uncut[1]["dual_encoder"]["shared"]["encoder"]["type_embedding"]).min() > 0
+def test_devices_chunks_and_packing_change_nothing(batch, uncut):
+    (objective, params), (_, _, ((loss, _), gradient), _) = build(loss="softmax"), uncut
+    assert np.abs(gradient["dual_encoder"]["shared"]["encoder"]["type_embedding"]).min() > 0
     mesh, lengths = make_mesh(MeshSettings(), jax.devices()[:4]), {"pairs": batch.pairs.mask.sum(-1)}
     execution = Execution(mesh, 3, packed=True)
-    cut = {"shards": 4, "chunks": execution.chunks(B), "steps": 10**9}
-    packing = PackingPlan.from_batches([lengths], {"pairs": LENGTH}, **cut).choose(lengths)["pairs"]
+    division = {"shards": 4, "chunks": execution.chunks(B), "steps": 10**9}
+    packing = PackingPlan.from_batches([lengths], {"pairs": LENGTH}, **division).choose(lengths)["pairs"]
     laid_out = dataclasses.replace(batch, pairs=dataclasses.replace(batch.pairs, packing=packing))
     laid_out = jax.device_put(laid_out, batch_sharding(mesh))
-    found = differentiate(objective.for_run(execution, 1.0), params, laid_out)
-    chex.assert_trees_all_close(jax.device_get(found), jax.device_get(uncut), rtol=2e-4, atol=1e-6)
+    cut = objective.for_run(execution, 1.0)
+    found = jax.jit(jax.value_and_grad(lambda params, batch: cut(params, batch, RNG, STEP)[0]))(params, laid_out)
+    chex.assert_trees_all_close(jax.device_get(found), (loss, gradient), rtol=2e-4, atol=1e-6)

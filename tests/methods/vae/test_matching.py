@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from helpers import pairs_batch, without_metrics
+from helpers import drawn, pairs_batch, without_metrics
 
 from endx_jax import losses
 from endx_jax.losses.matching import draw_others
@@ -26,8 +26,8 @@ def model(normalize=True):
 
 
 def objective_of(settings):
-    objective = MatchingObjective(model(), settings)
-    return objective, objective.init(jax.random.key(0), objective.model.init(jax.random.key(1)))
+    objective, key = MatchingObjective(model(), settings), jax.random.key(0)
+    return objective, drawn(jax.eval_shape(lambda: objective.init(key, objective.model.init(key))), scale=1.0)
 
 
 def test_each_match_is_its_loss_of_the_embeddings():
