@@ -116,7 +116,12 @@ class TrainPlan:
     def optimizer(self) -> optax.GradientTransformation:
         """Optimizer with its schedule."""
         trained, _ = split_frozen(self.model.abstract_params, self.model.frozen)
-        return make_optimizer(self.settings.optimizer.fitted(self.steps), self.steps, trained)
+        return make_optimizer(self.settings.optimizer.fitted(self.steps), self.steps, trained, self.joined)
+
+    @property
+    def joined(self) -> bool:
+        """True if gradients are joined for their norm: on GPUs, which launch kernels slowly, unless they are split."""
+        return self.platform == "gpu" and self.mesh.shape["fsdp"] == self.mesh.shape["tensor"] == 1
 
     def create(self, params: dict) -> TrainState:
         """Creates the initial state from parameters."""
@@ -144,6 +149,7 @@ class TrainPlan:
             seed=settings.seed,
             shardings=self.shardings,
             frozen=self.model.frozen,
+            joined=self.joined,
         )
 
     @functools.cached_property

@@ -17,6 +17,7 @@ from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.parallel.sharding import map_paths
 from endx_jax.settings import require
+from endx_jax.training.optimizer import joined_norm
 
 
 @flax.struct.dataclass
@@ -87,6 +88,7 @@ def make_train_step(
     seed: int,
     shardings: TrainState,
     frozen: Sequence[str] = (),
+    joined: bool = False,
 ) -> jax.stages.Wrapped:
     """Makes the jitted training step of an objective.
 
@@ -97,6 +99,7 @@ def make_train_step(
       seed: seed of dropout.
       shardings: sharding of each leaf of the state, before and after the step.
       frozen: patterns of parameters that are not trained: see `split_frozen`.
+      joined: computes the gradient's norm by `optimizer.joined_norm`, as an optimizer with this argument does.
 
     Returns:
       A jitted function (state, batch) -> (state, metrics), which donates the old state. Metrics are scalars: `loss`,
@@ -117,7 +120,7 @@ def make_train_step(
         metrics = {
             "loss": loss,
             **metrics,
-            "gradient_norm": optax.tree.norm(gradients),
+            "gradient_norm": joined_norm(gradients) if joined else optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
             "tokens": sum((jnp.sum(side.lengths) for side in batch.sides), start=jnp.int32(0)),
         }
