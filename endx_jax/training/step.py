@@ -11,6 +11,7 @@ import flax.struct
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from endx_jax.batch import Batch
@@ -41,6 +42,32 @@ class TrainState:
         """Creates the initial state; `frozen` holds the patterns of `split_frozen`."""
         trained, _ = split_frozen(params, frozen)
         return cls(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(trained))
+
+
+@flax.struct.dataclass
+class Stacked:
+    """Batches of consecutive steps that one call of the training step takes.
+
+    Attributes:
+      batches: the batches, of equal shapes, as one with a leading axis of S steps: its leaves are [S, B, ...].
+    """
+
+    batches: Batch
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, S."""
+        return len(jax.tree.leaves(self.batches)[0])
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> "Stacked":
+        """Stacks batches with NumPy leaves."""
+        return cls(jax.tree.map(lambda *leaves: np.stack(leaves), *batches))
+
+    @classmethod
+    def shapes(cls, batch: Batch, steps: int) -> "Stacked":
+        """Returns the shapes of `steps` batches with the shapes of one."""
+        return cls(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype), batch))
 
 
 def split_frozen(params, patterns: Sequence[str]):
@@ -77,7 +104,7 @@ def merge_frozen(trained, frozen):
 
 
 LossFunction = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
-Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
+Step = Callable[[TrainState, Batch | Stacked], tuple[TrainState, dict[str, jax.Array]]]
 
 
 def make_train_step(
@@ -104,10 +131,10 @@ def make_train_step(
     Returns:
       A jitted function (state, batch) -> (state, metrics), which donates the old state. Metrics are scalars: `loss`,
       the metrics of the objective, `gradient_norm` (before clipping), `learning_rate` and `tokens` (number of tokens in
-      the batch without padding).
+      the batch without padding). With `Stacked` batches it takes their S steps, and the metrics are [S].
     """
 
-    def train_step(state: TrainState, batch: Batch):
+    def one_step(state: TrainState, batch: Batch):
         # Dropout needs this generator: its masks do not depend on padding or sharding (see models/dropout.py).
         rng = jax.random.key(seed, impl="threefry2x32")
         trained, fixed = split_frozen(state.params, frozen)
@@ -126,6 +153,9 @@ def make_train_step(
         }
         params = merge_frozen(optax.apply_updates(trained, updates), fixed)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+
+    def train_step(state: TrainState, batch: Batch | Stacked):
+        return jax.lax.scan(one_step, state, batch.batches) if isinstance(batch, Stacked) else one_step(state, batch)
 
     return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
 
