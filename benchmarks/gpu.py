@@ -35,8 +35,8 @@ QUEUE = f"""
 compile(train:128,mfu:minilm:256,mfu:bert-base:128,mfu:t5-base:128,{UNITS.replace(" ", ",")})=190
 train:128=70 peer_train:128:plain=60 mfu:minilm:256=40 mfu:bert-base:128=40 mfu:t5-base:128=40
 {UNITS.replace(" ", "=40 ")}=40 encode:512=80 peer_encode:512=60 ceilings=50 check=70
-compile(train:128:dropout,train:128:hidden,train:1024)=200
-train:1024=60 peer_train:1024:plain=90 peer_train:1024:128=100
+compile(train:128:dropout,train:128:hidden,train:1024,calls:128:8)=200
+calls:128:8=60 train:1024=60 peer_train:1024:plain=90 peer_train:1024:128=100
 train:128:dropout=60 train:128:hidden=60 tests=240 recipe=240
 compile(losses:16384:0,losses:16384:1024,mfu:t5-small:256,mfu:t5-large:48)=240
 losses:16384:0=40 losses:16384:1024=40 search:1000000=60 search:10000000=40 mfu:t5-small:256=40 mfu:t5-large:48=40
@@ -44,8 +44,9 @@ profile:128=60 profile:128:dropout=60 losses:65536:1024=120 losses:65536:0=120
 """
 # For any CPU, however busy: no part comes near these limits.
 TINY_QUEUE = """
-compile(train:8,mfu:tiny,units:tiny:2:8)=900 train:8=900 peer_train:8:plain=900 mfu:tiny=900 units:tiny:2:8=900
-encode:8=900 peer_encode:8=900 ceilings=900 check=900 losses:64:16=900 search:2000=900 profile:8=900
+compile(train:8,calls:8:2,mfu:tiny,units:tiny:2:8)=900 train:8=900 peer_train:8:plain=900 mfu:tiny=900
+units:tiny:2:8=900 calls:8:2=900 encode:8=900 peer_encode:8=900 ceilings=900 check=900
+losses:64:16=900 search:2000=900 profile:8=900
 """
 
 

@@ -86,7 +86,7 @@ class Part:
             dtype=self.dtype, product_dtype="float32", matryoshka=[], seed=0, repeats=repeats, steps=1 + 2 * repeats,
         )  # fmt: skip
 
-    def _step(self, batch: str, dropout: str):
+    def _step(self, batch: str, dropout: str, steps_per_call: int = 1):
         import training
 
         rates = {"": (0.0, 0.0), "hidden": (0.1, 0.0), "dropout": (0.1, 0.1)}[dropout]
@@ -95,6 +95,7 @@ class Part:
         def configure(options):
             config = plain(options)
             config.model.dropout, config.model.attention_dropout = rates
+            config.train.steps_per_call = steps_per_call
             return config
 
         training.configure = configure
@@ -126,6 +127,33 @@ class Part:
             unwaited_pairs_per_s=int(batch) * len(rest) / seconds, seconds=seconds / len(rest), host=sent / len(rest)
         )
         self.row(peak_gb=(jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e9)
+
+    def calls(self, batch: str, steps: str) -> None:
+        """Times steps of MiniLM, several in a call, without waiting for the calls; compare `train` without waiting."""
+        import jax
+
+        from endx_jax.parallel.sharding import to_global
+        from endx_jax.training.step import Stacked
+
+        step, count = self._step(batch, "", int(steps)), int(steps)
+        if self.compiling:
+            return
+        batches = list(step._batches)
+        first, *groups = [batches[n : n + count] for n in range(0, len(batches) - count + 1, count)]
+
+        def send(group) -> None:
+            stacked = to_global(Stacked.of(group), step._mesh, step._size, axis=1)
+            step._state, _ = step._step(step._state, stacked)
+
+        send(first)
+        jax.block_until_ready(step._state)
+        start = time.perf_counter()
+        for group in groups:
+            send(group)
+        sent = time.perf_counter() - start
+        jax.block_until_ready(step._state)
+        taken, seconds = count * len(groups), time.perf_counter() - start
+        self.row(unwaited_pairs_per_s=int(batch) * taken / seconds, seconds=seconds / taken, host=sent / taken)
 
     def profile(self, batch: str, dropout: str = "") -> None:
         """The kernels of a step that take the most time, in milliseconds, without command buffers."""

@@ -5,13 +5,15 @@ padding. Model FLOPs are those of PaLM, appendix B: the matrix products of the f
 backward pass; recomputation does not count. They are divided by the rate of a large matrix product measured here in the
 same precision, and by the peak of the device's data sheet if known.
 
-With --topology=h200:1 the steps are compiled for a device that is not here; the table has their memory and roofline.
+With --topology=h200:1 the steps are compiled for a device that is not here; the table has their memory, roofline and
+kernels, and the processor time of the compiler.
 
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
 
 import argparse
 import dataclasses
+import time
 from collections.abc import Sequence
 
 import common
@@ -25,6 +27,7 @@ from endx_jax.encoders.modernbert import ModernBertConfig
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.models.dual_encoder import DualEncoder
+from endx_jax.models.sharding_hints import platform
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.models.transformer_config import TransformerConfig
@@ -32,6 +35,7 @@ from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import state_shardings
 from endx_jax.planning.chips import chip_of
 from endx_jax.planning.compiled import compile_traced
+from endx_jax.planning.roofline import LAUNCH, LAUNCHES
 from endx_jax.planning.topologies import devices_of, topology_named
 from endx_jax.training.compilation import abstract_batch
 from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
@@ -131,16 +135,17 @@ def make_step(shape: Shape, dtype: jnp.dtype, seed: int, device: jax.Device | No
     settings = OptimizerSettings(name=shape.optimizer)
     init = jax.jit(lambda key: objective.init(key, objective.model.init(key)))
     params = (init if device is None else init.eval_shape)(jax.random.key(seed))
-    optimizer = make_optimizer(settings, STEPS, params)
     mesh = make_mesh(MeshSettings(), jax.devices()[:1] if device is None else [device])
+    joined = platform(mesh) == "gpu"
+    optimizer = make_optimizer(settings, STEPS, params, joined)
     shape_of_state = jax.eval_shape(lambda p: TrainState.create(p, optimizer), params)
     shardings = state_shardings(shape_of_state, mesh)
     if device is None:
         state = jax.jit(lambda p: TrainState.create(p, optimizer), out_shardings=shardings)(params)
     else:
         state = jax.tree.map(lambda x, y: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=y), shape_of_state, shardings)
-    step = make_train_step(objective, optimizer, make_schedule(settings, STEPS), seed=seed, shardings=shardings)
-    return state, step
+    schedule = make_schedule(settings, STEPS)
+    return state, make_train_step(objective, optimizer, schedule, seed=seed, shardings=shardings, joined=joined)
 
 
 def measure(name: str, options: argparse.Namespace, measured_peak: float) -> dict:
@@ -181,7 +186,10 @@ def compile_only(name: str, options: argparse.Namespace) -> dict:
     mesh = make_mesh(MeshSettings(), [device])
     batch = abstract_batch(random_batch(shape, pairs, lengths, options.seed), mesh)
     with jax.set_mesh(mesh):
-        program = compile_traced(step.trace(state, batch), (state, batch))
+        traced = step.trace(state, batch)
+        start = time.process_time()
+        program = compile_traced(traced, (state, batch))
+        seconds = time.process_time() - start
     return {
         "model": name,
         "batch": pairs,
@@ -190,6 +198,8 @@ def compile_only(name: str, options: argparse.Namespace) -> dict:
         "temporaries_gb": program.temporaries / 1e9,
         "peak_gb": program.peak / 1e9,
         "roofline_ms": 1000 * sum(program.roofline.values()),
+        "kernels": round(program.roofline[LAUNCHES] / LAUNCH),
+        "compiler_cpu_s": seconds,
     }
 
 

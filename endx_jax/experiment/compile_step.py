@@ -18,7 +18,7 @@ from endx_jax.parallel.memory import gigabytes, trim
 from endx_jax.parallel.sharding import put
 from endx_jax.training.checkpoints import Checkpoints
 from endx_jax.training.compilation import CompiledStep, compile_ahead, shape_of
-from endx_jax.training.step import Step, TrainState
+from endx_jax.training.step import Stacked, Step, TrainState
 
 
 def compile_and_restore(plan: TrainPlan, checkpoints: Checkpoints | None = None) -> tuple[TrainPlan, TrainState, Step]:
@@ -71,27 +71,27 @@ def _compile_what_fits(plan: TrainPlan) -> tuple[TrainPlan, CompiledStep]:
             needs = needed[-1] if needed else f"should need {gigabytes(tried.expected_peak)}"
             free = gigabytes(tried.memory.total)
             say(f"memory: the step {needs} of {free}; compiling it with {tried.choice}")
-        step = steps[tried.choice] = _compile(tried, tried.batches_to_ask())
+        step = steps[tried.choice] = _compile(tried, tried.calls_to_ask())
         needed.append(f"needs {gigabytes(tried.memory.peak(step.bytes()))}")
         return step.bytes()
 
     fitting = plan.fitted(compiled)
     step = steps[fitting.choice]
-    others = [batch for batch in fitting.stream.profiles() if shape_of(batch) not in step.programs]
+    others = [call for call in fitting.calls_of(fitting.stream.profiles()) if shape_of(call) not in step.programs]
     if others and not step.refused:
         programs = {**step.programs, **_compile(fitting, others).programs}
         step = dataclasses.replace(step, programs=programs)
     return fitting, step
 
 
-def _compile(plan: TrainPlan, batches: Sequence[Batch]) -> CompiledStep:
+def _compile(plan: TrainPlan, calls: Sequence[Batch | Stacked]) -> CompiledStep:
     started = time.perf_counter()
-    programs = f"{len(batches)} program{'s' if len(batches) > 1 else ''}"
+    programs = f"{len(calls)} program{'s' if len(calls) > 1 else ''}"
     cached = " (cached for later runs)" if plan.settings.train.compilation_cache else ""
-    progress = working(f"compiling {programs} for the training step{cached}") if batches else contextlib.nullcontext()
+    progress = working(f"compiling {programs} for the training step{cached}") if calls else contextlib.nullcontext()
     with progress:
-        step = compile_ahead(plan.train_step, plan.state, batches, plan.mesh)
-    if batches:
+        step = compile_ahead(plan.train_step, plan.state, calls, plan.mesh)
+    if calls:
         say(f"compiled in {time.perf_counter() - started:.0f} s")
     return step
 

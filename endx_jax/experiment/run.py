@@ -61,10 +61,11 @@ from endx_jax.ranking.systems import DenseResult
 from endx_jax.settings import flattened, require
 from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
 from endx_jax.training.hooks import EarlyStopping, SavePolicy, Trace, Validation
-from endx_jax.training.loop import Hook, fit
+from endx_jax.training.loop import Hook, calls, fit
 from endx_jax.training.metric_log import check_installed
 from endx_jax.training.monitor import Monitor, NonFiniteLoss
 from endx_jax.training.preemption import Preemption
+from endx_jax.training.step import Stacked
 
 Validate = Callable[[dict], dict[str, float]]
 
@@ -283,13 +284,22 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     return reached, reached == plan.steps
 
 
-def _batches(run: Run, start: int, stop: int, monitor: Monitor) -> Iterator[Batch]:
-    """Yields the global batches of steps [start, stop) on the devices."""
+def _batches(run: Run, start: int, stop: int, monitor: Monitor) -> Iterator[Batch | Stacked]:
+    """Yields the global batches of steps [start, stop) on the devices, those of one call stacked."""
+    train, mesh = run.settings.train, run.plan.mesh
     rows = run.plan.stream.iterate(start, stop, run.settings.data.reading_threads)
-    for _ in range(start, stop):
-        with monitor.data_wait():
-            batch = next(rows)
-        yield to_global(batch, run.plan.mesh, run.settings.train.global_batch_size)
+
+    def read() -> Iterator[Batch]:
+        for _ in range(start, stop):
+            with monitor.data_wait():
+                batch = next(rows)
+            yield batch
+
+    for call in calls(read(), start, train):
+        if len(call) == 1:
+            yield to_global(call[0], mesh, train.global_batch_size)
+        else:
+            yield to_global(Stacked.of(call), mesh, train.global_batch_size, axis=1)
 
 
 def _monitor(run: Run, start: int, began: float) -> Monitor:

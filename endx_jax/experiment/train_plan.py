@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream
+from endx_jax.data.batches.packing import MAX_PROFILES
 from endx_jax.data.batches.sampler import sampler_options
 from endx_jax.data.batches.token_tables import Pairs
 from endx_jax.experiment.config import Settings
@@ -24,7 +25,7 @@ from endx_jax.parallel.memory import DeviceMemory, bytes_held, bytes_kept
 from endx_jax.parallel.sharding import batch_shards, local_rows, parameter_paths, rule_of, state_shardings
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.optimizer import make_optimizer, make_schedule
-from endx_jax.training.step import TrainState, make_train_step, merge_frozen, split_frozen
+from endx_jax.training.step import Stacked, TrainState, make_train_step, merge_frozen, split_frozen
 
 # Largest batch whose loss has one array of scores and computes it whole, which is faster while it takes little memory;
 # scores in memory at a time of larger ones.
@@ -84,14 +85,15 @@ class TrainPlan:
 
     @functools.cached_property
     def stream(self) -> BatchStream:
-        """Batches with this process's rows, packed for the execution."""
+        """Batches with this process's rows, packed for the execution, and alike if calls have several."""
         if not self.execution.packed:
             return self.padded
         chunks = self.execution.chunks(self.global_batch_size)
         # On CPUs steps in one pass were 2 to 6 % slower, since buckets hold texts of both sides.
         siamese = self.model.objective.model.is_siamese(self.model.abstract_params["dual_encoder"])
         joint = siamese and self.platform != "cpu"
-        return self.padded.without_padding(self.steps, shards=self.execution.shards, chunks=chunks, joint=joint)
+        shards, most = self.execution.shards, 1 if self.settings.train.steps_per_call > 1 else MAX_PROFILES
+        return self.padded.without_padding(self.steps, shards=shards, chunks=chunks, joint=joint, most=most)
 
     @property
     def largest_batch(self) -> Batch:
@@ -116,7 +118,12 @@ class TrainPlan:
     def optimizer(self) -> optax.GradientTransformation:
         """Optimizer with its schedule."""
         trained, _ = split_frozen(self.model.abstract_params, self.model.frozen)
-        return make_optimizer(self.settings.optimizer.fitted(self.steps), self.steps, trained)
+        return make_optimizer(self.settings.optimizer.fitted(self.steps), self.steps, trained, self.joined)
+
+    @property
+    def joined(self) -> bool:
+        """True if gradients are joined for their norm: on GPUs, which launch kernels slowly, unless they are split."""
+        return self.platform == "gpu" and self.mesh.shape["fsdp"] == self.mesh.shape["tensor"] == 1
 
     def create(self, params: dict) -> TrainState:
         """Creates the initial state from parameters."""
@@ -144,6 +151,7 @@ class TrainPlan:
             seed=settings.seed,
             shardings=self.shardings,
             frozen=self.model.frozen,
+            joined=self.joined,
         )
 
     @functools.cached_property
@@ -188,9 +196,14 @@ class TrainPlan:
         """True if the compiler is asked for the memory of several choices. On CPUs the estimate is good enough."""
         return len(self.choices) > 1 and self.platform != "cpu"
 
-    def batches_to_ask(self) -> list[Batch]:
-        """Returns the batches to compile a step for before its memory is known: the largest if several may follow."""
-        return [self.largest_batch] if self.is_asked else self.stream.profiles()
+    def calls_of(self, batches: Sequence[Batch]) -> list[Batch | Stacked]:
+        """Returns the shapes of the calls with batches of these shapes, one or several stacked; the largest is last."""
+        steps = self.settings.train.steps_per_call
+        return [*batches, *(Stacked.shapes(batch, steps) for batch in batches if steps > 1)]
+
+    def calls_to_ask(self) -> list[Batch | Stacked]:
+        """Returns the calls to compile a step for before its memory is known: the largest if several may follow."""
+        return self.calls_of([self.largest_batch])[-1:] if self.is_asked else self.calls_of(self.stream.profiles())
 
     def with_choice(self, choice: StepMemory) -> "TrainPlan":
         """Returns the plan of the same run for another choice of `options_by_cost`."""

@@ -205,7 +205,9 @@ def lay_out(tokens: Tokens) -> tuple[Array, Layout]:
     first, total = ends - lengths, ends[-1]
 
     token = jnp.arange(packing.tokens)
-    text = jnp.minimum(jnp.searchsorted(ends, token, side="right"), len(lengths) - 1)
+    # A binary search takes several kernels for each of its steps on a GPU, and comparing with all ends is one.
+    method = "compare_all" if platform() == "gpu" else "scan"
+    text = jnp.minimum(jnp.searchsorted(ends, token, side="right", method=method), len(lengths) - 1)
     real = token < total
     position = jnp.where(real, token - first[text], 0)
 

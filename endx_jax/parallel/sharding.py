@@ -130,9 +130,9 @@ def parameter_paths(params) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of batches: the first axis is split over `data` and `fsdp`."""
-    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+def batch_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
+    """Returns the sharding of batches: the first axis, or a later one, is split over `data` and `fsdp`."""
+    return NamedSharding(mesh, PartitionSpec(*[None] * axis, BATCH_AXES))
 
 
 def batch_shards(mesh: Mesh) -> int:
@@ -160,14 +160,15 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.unique(np.concatenate(held))
 
 
-def to_global(tree, mesh: Mesh, batch_size: int):
-    """Builds sharded arrays of the global batch from each process's rows, a tree of NumPy arrays."""
+def to_global(tree, mesh: Mesh, batch_size: int, axis: int = 0):
+    """Builds sharded arrays of the global batch from each process's rows along an axis, a tree of NumPy arrays."""
     check_process()
-    sharding = batch_sharding(mesh)
+    sharding = batch_sharding(mesh, axis)
 
     def assemble(rows):
         rows = np.asarray(rows)
-        return jax.make_array_from_process_local_data(sharding, rows, (batch_size, *rows.shape[1:]))
+        whole = (*rows.shape[:axis], batch_size, *rows.shape[axis + 1 :])
+        return jax.make_array_from_process_local_data(sharding, rows, whole)
 
     return jax.tree.map(assemble, tree)
 

@@ -4,14 +4,16 @@ import concurrent.futures
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from endx_jax.batch import Batch
 from endx_jax.parallel.environment import cores
 from endx_jax.parallel.sharding import batch_sharding
-from endx_jax.training.step import Step, TrainState
+from endx_jax.training.step import Stacked, Step, TrainState
+
+Call = TypeVar("Call", bound=Batch | Stacked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,17 +32,17 @@ class CompiledStep:
         """Returns the memory of the largest program on one device in bytes; 0 without programs."""
         return max(self.refused, *map(program_bytes, self.programs.values()), 0)
 
-    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        """Runs the step."""
+    def __call__(self, state: TrainState, batch: Batch | Stacked) -> tuple[TrainState, dict[str, jax.Array]]:
+        """Runs the step, or those of stacked batches."""
         return self.programs.get(shape_of(batch), self.fallback)(state, batch)
 
 
 def compile_ahead(
-    train_step: jax.stages.Wrapped, state: TrainState, batches: Sequence[Batch], mesh: jax.sharding.Mesh
+    train_step: jax.stages.Wrapped, state: TrainState, batches: Sequence[Batch | Stacked], mesh: jax.sharding.Mesh
 ) -> CompiledStep:
     """Compiles a step for global batches of shapes in parallel; `state` holds arrays, or shapes with shardings."""
 
-    def compile_one(batch: Batch):
+    def compile_one(batch: Batch | Stacked):
         return train_step.lower(state, abstract_batch(batch, mesh)).compile()
 
     try:
@@ -75,13 +77,13 @@ def program_bytes(program) -> int:
     return memory.argument_size_in_bytes + memory.temp_size_in_bytes + results
 
 
-def abstract_batch(batch: Batch, mesh: jax.sharding.Mesh) -> Batch:
-    """Adds shardings to the shapes of a global batch."""
-    rows = batch_sharding(mesh)
+def abstract_batch(batch: Call, mesh: jax.sharding.Mesh) -> Call:
+    """Adds shardings to the shapes of a global batch, or of stacked ones."""
+    rows = batch_sharding(mesh, axis=int(isinstance(batch, Stacked)))
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), batch)
 
 
-def shape_of(batch: Batch):
+def shape_of(batch: Batch | Stacked):
     """Returns the key of a batch's compiled program: its tree structure, which includes packings, and its shapes."""
     leaves, structure = jax.tree.flatten(batch)
     return structure, tuple(leaf.shape for leaf in leaves)

@@ -94,14 +94,14 @@ class SavePolicy:
     saved_at: float = dataclasses.field(default_factory=lambda: monotonic())
 
     def __call__(self, step: int, state: TrainState, _) -> None:
-        """Saves the state of a step if a checkpoint is due. Every process must call this after each step.
+        """Saves the state of a step if a checkpoint is due. Every process must call this after each call of the step.
 
         Raises:
           RunInterrupted, KeyboardInterrupt: a process received SIGTERM or Ctrl-C; the state was saved first.
         """
         validated, metrics = self.validation.latest if self.validation else (0, {})
         due = step in (validated, self.last) or step % self.settings.checkpoint_every == 0
-        # Process 0 alone requests saves by time, once an interval; the request reaches all processes one step later.
+        # Process 0 alone requests saves by time, once an interval; the request reaches all processes one call later.
         # After a failed write, any process requests the next one, which raises the error on all.
         late = not due and is_primary() and 0 < self.settings.checkpoint_minutes * 60 <= monotonic() - self.saved_at
         late = late or self.checkpoints.has_failed()
@@ -142,15 +142,15 @@ class Trace:
             jax.profiler.start_server(port)
 
     def step(self, step: int) -> AbstractContextManager:
-        """Returns a context manager for the call of a step, which it names in the trace; may start a trace."""
-        if step == self._first < self._last:
+        """Returns a context manager for the call that begins with a step, which it names; may start a trace."""
+        if self._first <= step < self._last and not self._running:
             jax.profiler.start_trace(str(self._folder))
             self._running = True
         return jax.profiler.StepTraceAnnotation("train", step_num=step)
 
     def end_step(self, done: int, outputs: object) -> None:
-        """Writes the trace after its last step; `done` is the number of finished steps, `outputs` the step's arrays."""
-        if self._running and done == self._last:
+        """Writes the trace after its last step; `done` is the number of finished steps, `outputs` the call's arrays."""
+        if self._running and done >= self._last:
             jax.block_until_ready(outputs)
             self._write()
 

@@ -1,8 +1,8 @@
-"""Training loop and its settings. Metrics are fetched one step later, so that the devices never wait for the host."""
+"""Training loop and its settings. Metrics are fetched one call later, so that the devices never wait for the host."""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import jax
@@ -10,7 +10,8 @@ import jax
 from endx_jax.batch import Batch
 from endx_jax.parallel.environment import PROGRAMS
 from endx_jax.settings import key, require
-from endx_jax.training.step import TrainState
+from endx_jax.training.compilation import shape_of
+from endx_jax.training.step import Stacked, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,13 @@ class TrainSettings:
         0,
         "Step at which the run saves a checkpoint and stops, as at a preemption. 0: runs to the end.",
         changes_results=False,
+    )
+    steps_per_call: int = key(
+        1,
+        "Steps of one call of the devices, for GPUs whose steps end before the host has prepared the next. No call "
+        "goes past a checkpoint or a validation, and a signal waits for its end.",
+        changes_results=False,
+        least=1,
     )
     log_every: int = key(10, "Steps between lines of metrics.jsonl.", changes_results=False, least=1)
     evaluate_every: int = key(
@@ -76,6 +84,10 @@ class TrainSettings:
         validated = self.patience == 0 or self.evaluate_every > 0
         require(validated, f"train.patience={self.patience} needs train.evaluate_every above 0")
 
+    def pauses_after(self, step: int) -> bool:
+        """Returns true if a checkpoint or a validation is due after this number of steps: calls end there."""
+        return any(every > 0 and step % every == 0 for every in (self.checkpoint_every, self.evaluate_every))
+
     def sized(self, pairs: int) -> "TrainSettings":
         """Returns settings with a batch size and a length for `pairs` training pairs, where they are 0."""
         usual = 32 if pairs < 1_000 else 64 if pairs < 100_000 else 128
@@ -90,7 +102,10 @@ class TrainSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """Action after the steps that are `due`, with the number of finished steps, the state and the step's metrics."""
+    """Action after the calls with a step that is `due`, with the number of finished steps, the state and the metrics.
+
+    The metrics are those of the call, scalars of its step or [S] of its S steps.
+    """
 
     action: Callable[[int, TrainState, dict[str, jax.Array]], bool | None]
     due: Callable[[int], bool]
@@ -101,10 +116,36 @@ class Hook:
         return cls(action, lambda done: done in also or (steps > 0 and done % steps == 0))
 
 
+def calls(batches: Iterable[Batch], start: int, settings: TrainSettings) -> Iterator[list[Batch]]:
+    """Groups the batches of consecutive steps into calls of `settings.steps_per_call` steps.
+
+    A call has that many batches of one shape, none of which but the last is before a pause; all others have one batch,
+    so that two programs of each shape are enough.
+
+    Args:
+      batches: batches of the steps from `start` on.
+      start: number of steps before the first batch.
+      settings: settings of the run.
+    """
+    waiting: list[Batch] = []
+    for done, batch in enumerate(batches, start=start + 1):
+        if waiting and shape_of(batch) != shape_of(waiting[0]):
+            yield from ([one] for one in waiting)
+            waiting = []
+        waiting.append(batch)
+        if len(waiting) == settings.steps_per_call:
+            yield waiting
+            waiting = []
+        elif settings.pauses_after(done):
+            yield from ([one] for one in waiting)
+            waiting = []
+    yield from ([one] for one in waiting)
+
+
 def fit(
     state: TrainState,
     train_step: Callable[..., tuple[TrainState, dict[str, jax.Array]]],
-    batches: Iterable[Batch],
+    batches: Iterable[Batch | Stacked],
     hooks: Sequence[Hook],
     around: Callable[[int], AbstractContextManager] = contextlib.nullcontext,
 ) -> TrainState:
@@ -113,14 +154,17 @@ def fit(
     Args:
       state: initial or restored state, of the step before the first batch.
       train_step: step function of `make_train_step`.
-      batches: global batches on the devices.
-      hooks: hooks; after each step, all actions that are due run in this order, also if one of them returns true.
-      around: function from the number of a step to the context in which the step runs, such as `Trace.step`.
+      batches: global batches on the devices, those of one call stacked.
+      hooks: hooks; after each call, all actions that are due run in this order, also if one of them returns true.
+      around: function from the number of a call's first step to the context in which it runs, such as `Trace.step`.
     """
-    for done, batch in enumerate(batches, start=int(state.step) + 1):
-        with around(done - 1):
+    done = int(state.step)
+    for batch in batches:
+        with around(done):
             state, metrics = train_step(state, batch)
-        ends = [hook.action(done, state, metrics) for hook in hooks if hook.due(done)]
+        steps = range(done + 1, done + 1 + (batch.steps if isinstance(batch, Stacked) else 1))
+        done = steps[-1]
+        ends = [hook.action(done, state, metrics) for hook in hooks if any(map(hook.due, steps))]
         if any(ends):
             break
     return state

@@ -58,7 +58,9 @@ class Pace:
 
 
 class Monitor:
-    """Logs the metrics of each step one step later, when the devices have computed them.
+    """Logs the metrics of each step one call later, when the devices have computed them.
+
+    The steps of one call share its time equally.
 
     Attributes:
       steps: number of steps of the whole run.
@@ -102,7 +104,7 @@ class Monitor:
         self._compiled, self._steps_since, self._tokens_since, self._stalled = False, 0, 0.0, 0.0
 
     def push(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Accepts the metrics of `step` and logs those of the previous step."""
+        """Accepts the metrics of a call, scalars or [S], whose last step is `step`; logs those of the previous call."""
         self.flush()
         self._pending = (step, metrics)
 
@@ -114,25 +116,28 @@ class Monitor:
         """
         if self._pending is None:
             return
-        (step, metrics), self._pending = self._pending, None
-        fetched = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        values = {"loss": fetched.pop("loss"), **fetched}
-        if not math.isfinite(values["loss"]):
-            self._stop_on_non_finite(step, values)
-        tokens = values.pop("tokens")
-        self._steps_since += 1
-        self._tokens_since += tokens
+        (last, metrics), self._pending = self._pending, None
+        fetched = jax.device_get(metrics)
+        columns = {name: np.ravel(fetched[name]).astype(float).tolist() for name in ("loss", *fetched)}
+        count = len(columns["loss"])
         now = time.perf_counter()
-        if self._compiled:
-            self._pace.add_step(now - self._stepped, self._stalled)
-        self._stepped, self._stalled = now, 0.0
-        self._bar.update()
-        due = step % self._settings.log_every == 0 or step == self.steps
-        if due:
-            self._write(step, values)
-        if due or not self._compiled:  # most of the first step's time is compilation
-            self._compiled = True
-            self._since, self._steps_since, self._tokens_since = time.perf_counter(), 0, 0.0
+        seconds, stalled, compiled = (now - self._stepped) / count, self._stalled / count, self._compiled
+        for n in range(count):
+            step, values = last - count + 1 + n, {name: column[n] for name, column in columns.items()}
+            if not math.isfinite(values["loss"]):
+                self._stop_on_non_finite(step, values)
+            self._steps_since += 1
+            self._tokens_since += values.pop("tokens")
+            if compiled:
+                self._pace.add_step(seconds, stalled)
+            self._bar.update()
+            due = step % self._settings.log_every == 0 or step == self.steps
+            ended = now - (count - 1 - n) * seconds
+            if due:
+                self._write(step, values, ended)
+            if due or not compiled:  # most of the first call's time is compilation
+                self._since, self._steps_since, self._tokens_since = ended, 0, 0.0
+        self._stepped, self._stalled, self._compiled = now, 0.0, True
 
     @contextmanager
     def data_wait(self) -> Iterator[None]:
@@ -166,12 +171,12 @@ class Monitor:
         if self._log:
             self._log.close()
 
-    def _write(self, step: int, values: dict[str, float]) -> None:
-        elapsed = time.perf_counter() - self._since
+    def _write(self, step: int, values: dict[str, float], ended: float) -> None:
+        elapsed = ended - self._since
         speed = self._steps_since / elapsed
         values["pairs_per_second"] = round(speed * self._settings.global_batch_size, 3)
         values["tokens_per_second"] = round(self._tokens_since / elapsed, 1)
-        values |= self._pace.metrics(time.perf_counter() - self._began)
+        values |= self._pace.metrics(ended - self._began)
         summary = f"loss {values['loss']:.4f}, {values['pairs_per_second']:.1f} pairs/s"
         self._bar.set_postfix_str(summary)
         if self._log:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from endx_jax.errors import EndxError
@@ -76,19 +77,30 @@ def make_schedule(settings: OptimizerSettings, steps: int) -> Callable[[jax.Arra
     return optax.join_schedules([rise, decay], [warmup])
 
 
-def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.GradientTransformation:
+def joined_norm(tree) -> jax.Array:
+    """Returns the norm of all entries of a tree as `optax.tree.norm`, by a few kernels instead of one or two a leaf.
+
+    The leaves are joined to one array, so none may be split over devices.
+    """
+    return optax.tree.norm(jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)]))
+
+
+def make_optimizer(
+    settings: OptimizerSettings, steps: int, params, joined: bool = False
+) -> optax.GradientTransformation:
     """Makes the optax transformation: clipping, optimizer, weight decay, schedule and multipliers.
 
     Args:
       settings: settings of the optimizer.
       steps: length of the schedule in steps.
       params: tree of the trained parameters or their shapes; each path matches one pattern of the multipliers.
+      joined: clips by `joined_norm`, for GPUs; no parameter is split over devices.
     """
     factors = _match_multipliers(settings.multipliers, params)
     schedule = make_schedule(settings, steps)
     parts = []
     if settings.clip_norm > 0:
-        parts.append(optax.clip_by_global_norm(settings.clip_norm))
+        parts.append(_clip_joined(settings.clip_norm) if joined else optax.clip_by_global_norm(settings.clip_norm))
     if settings.name == "adamw":
         parts.append(optax.scale_by_adam(settings.beta1, settings.beta2))
     elif settings.name == "adafactor":
@@ -98,6 +110,20 @@ def make_optimizer(settings: OptimizerSettings, steps: int, params) -> optax.Gra
     parts.append(optax.scale_by_learning_rate(schedule))
     parts.append(optax.stateless(lambda updates, _: jax.tree.map(lambda u, f: u * f, updates, factors)))
     return optax.chain(*parts)
+
+
+def _clip_joined(most: float) -> optax.GradientTransformation:
+    """Returns `optax.clip_by_global_norm` with the norm of `joined_norm`.
+
+    XLA for GPUs updates parameters of equal size in one kernel if their updates read the same array, which a scalar is
+    not. So all read both norms from one, and the barrier keeps XLA from passing them as scalars.
+    """
+
+    def clip(gradients, _):
+        norms = jax.lax.optimization_barrier(jnp.stack([joined_norm(gradients), most]))
+        return jax.tree.map(lambda g: jax.lax.select(norms[0] < norms[1], g, g / norms[0] * norms[1]), gradients)
+
+    return optax.stateless(clip)
 
 
 def _adafactor() -> list[optax.GradientTransformation]:

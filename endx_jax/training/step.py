@@ -11,12 +11,14 @@ import flax.struct
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from endx_jax.batch import Batch
 from endx_jax.errors import EndxError
 from endx_jax.parallel.sharding import map_paths
 from endx_jax.settings import require
+from endx_jax.training.optimizer import joined_norm
 
 
 @flax.struct.dataclass
@@ -40,6 +42,32 @@ class TrainState:
         """Creates the initial state; `frozen` holds the patterns of `split_frozen`."""
         trained, _ = split_frozen(params, frozen)
         return cls(step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(trained))
+
+
+@flax.struct.dataclass
+class Stacked:
+    """Batches of consecutive steps that one call of the training step takes.
+
+    Attributes:
+      batches: the batches, of equal shapes, as one with a leading axis of S steps: its leaves are [S, B, ...].
+    """
+
+    batches: Batch
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, S."""
+        return len(jax.tree.leaves(self.batches)[0])
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> "Stacked":
+        """Stacks batches with NumPy leaves."""
+        return cls(jax.tree.map(lambda *leaves: np.stack(leaves), *batches))
+
+    @classmethod
+    def shapes(cls, batch: Batch, steps: int) -> "Stacked":
+        """Returns the shapes of `steps` batches with the shapes of one."""
+        return cls(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype), batch))
 
 
 def split_frozen(params, patterns: Sequence[str]):
@@ -76,7 +104,7 @@ def merge_frozen(trained, frozen):
 
 
 LossFunction = Callable[[dict, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
-Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
+Step = Callable[[TrainState, Batch | Stacked], tuple[TrainState, dict[str, jax.Array]]]
 
 
 def make_train_step(
@@ -87,6 +115,7 @@ def make_train_step(
     seed: int,
     shardings: TrainState,
     frozen: Sequence[str] = (),
+    joined: bool = False,
 ) -> jax.stages.Wrapped:
     """Makes the jitted training step of an objective.
 
@@ -97,14 +126,15 @@ def make_train_step(
       seed: seed of dropout.
       shardings: sharding of each leaf of the state, before and after the step.
       frozen: patterns of parameters that are not trained: see `split_frozen`.
+      joined: computes the gradient's norm by `optimizer.joined_norm`, as an optimizer with this argument does.
 
     Returns:
       A jitted function (state, batch) -> (state, metrics), which donates the old state. Metrics are scalars: `loss`,
       the metrics of the objective, `gradient_norm` (before clipping), `learning_rate` and `tokens` (number of tokens in
-      the batch without padding).
+      the batch without padding). With `Stacked` batches it takes their S steps, and the metrics are [S].
     """
 
-    def train_step(state: TrainState, batch: Batch):
+    def one_step(state: TrainState, batch: Batch):
         # Dropout needs this generator: its masks do not depend on padding or sharding (see models/dropout.py).
         rng = jax.random.key(seed, impl="threefry2x32")
         trained, fixed = split_frozen(state.params, frozen)
@@ -117,12 +147,15 @@ def make_train_step(
         metrics = {
             "loss": loss,
             **metrics,
-            "gradient_norm": optax.tree.norm(gradients),
+            "gradient_norm": joined_norm(gradients) if joined else optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
             "tokens": sum((jnp.sum(side.lengths) for side in batch.sides), start=jnp.int32(0)),
         }
         params = merge_frozen(optax.apply_updates(trained, updates), fixed)
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), metrics
+
+    def train_step(state: TrainState, batch: Batch | Stacked):
+        return jax.lax.scan(one_step, state, batch.batches) if isinstance(batch, Stacked) else one_step(state, batch)
 
     return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from endx_jax.batch import Batch, Tokens
-from endx_jax.data.batches.packing import JOINT, PackingPlan, Profile
+from endx_jax.data.batches.packing import JOINT, MAX_PROFILES, PackingPlan, Profile
 from endx_jax.data.batches.sampler import Drawn, Sampler
 from endx_jax.data.batches.token_tables import Pairs, TokenTable, VectorTable, padded_length
 
@@ -134,7 +134,9 @@ class BatchStream:
         self.rows = slice(0, self.sampler.global_batch_size) if rows is None else rows
         self.plan: PackingPlan | None = None
 
-    def without_padding(self, steps: int, *, shards: int = 1, chunks: int = 1, joint: bool = False) -> "BatchStream":
+    def without_padding(
+        self, steps: int, *, shards: int = 1, chunks: int = 1, joint: bool = False, most: int = MAX_PROFILES
+    ) -> "BatchStream":
         """Returns a stream of the same batches, packed.
 
         Args:
@@ -142,6 +144,7 @@ class BatchStream:
           shards: number of parts of a batch over devices.
           chunks: number of chunks that a device encodes one after another.
           joint: true if the texts of questions, answers and hard negatives are encoded as one batch.
+          most: maximum number of packings for the steps whose lengths are known.
         """
         stream = copy.copy(self)
         planned = min(steps, PLANNED_STEPS, max(16, PLANNED_PAIRS // self.sampler.global_batch_size))
@@ -150,7 +153,7 @@ class BatchStream:
         limits = {name: self.collator.limits[name] for name in sizes[0]}
         if joint and len(limits) > 1:
             limits[JOINT] = max(limits.values())
-        stream.plan = PackingPlan.from_batches(sizes, limits, shards=shards, chunks=chunks, steps=steps)
+        stream.plan = PackingPlan.from_batches(sizes, limits, shards=shards, chunks=chunks, steps=steps, most=most)
         return stream
 
     def example_ids(self, step: int) -> np.ndarray:

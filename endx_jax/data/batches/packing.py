@@ -63,7 +63,14 @@ class PackingPlan:
 
     @classmethod
     def from_batches(
-        cls, batches: Sequence[Lengths], limits: Mapping[str, int], *, shards: int, chunks: int, steps: int
+        cls,
+        batches: Sequence[Lengths],
+        limits: Mapping[str, int],
+        *,
+        shards: int,
+        chunks: int,
+        steps: int,
+        most: int = MAX_PROFILES,
     ) -> "PackingPlan":
         """Chooses packings for these batches, and adds one that fits every other batch.
 
@@ -74,6 +81,7 @@ class PackingPlan:
           shards: number of parts of a batch over devices.
           chunks: number of chunks of each shard.
           steps: number of steps of the run.
+          most: maximum number of packings for these batches.
         """
         needs = [needs_of(batch, shards, chunks) for batch in batches]
         computed = {JOINT} & limits.keys() or limits.keys()
@@ -83,7 +91,7 @@ class PackingPlan:
         profiles: list[Profile] = []
         start, capacity = 0, 0
         worth = COMPILATION / chunks * len(batches) / steps
-        for count in partition(totals, MAX_PROFILES, lambda tokens: tokens, worth):
+        for count in partition(totals, most, lambda tokens: tokens, worth):
             group = [needs[n] for n in order[start : start + count]]
             profile = {side: _packing([need[side] for need in group], limits[side]) for side in limits}
             if profile not in profiles:
