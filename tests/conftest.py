@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 
 import jax
@@ -44,10 +45,13 @@ ocp.type_handlers.get_type_handler(jax.Array)._use_replica_parallel = False
 
 
 def pytest_configure(config):
-    """Gives all caches folders for the session: the hub's client, too, keeps what the tests' hubs answer."""
+    """Gives all caches folders for the session, the hub's client's too, and lets Ctrl-C reach processes of tests."""
     home = tempfile.TemporaryDirectory()
     os.environ |= {"HF_HOME": f"{home.name}/hub", "XDG_CACHE_HOME": f"{home.name}/cache"}
     os.environ["NO_PROXY"] = "127.0.0.1,localhost"
+    # A shell script starts its background jobs with SIGINT ignored, and the processes of tests would inherit that.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.add_cleanup(home.cleanup)
 
 
