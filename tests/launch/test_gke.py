@@ -57,7 +57,7 @@ def test_all_manifests_are_of_the_schemas_which_find_a_mistake():
 
 @pytest.mark.parametrize("name", ["tpu.yaml", "gpu.yaml"])
 def test_a_run_is_tried_again_after_75_and_kills_and_keeps_its_workdir_in_a_bucket(name):
-    document = manifest(name)
+    document, text = manifest(name), (GKE / name).read_text()
     pod, endx = at(document, POD), at(document, f"{POD} containers 0")
     rule = {"name": "mistake", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
     codes = {"containerName": endx["name"], "operator": "NotIn", "values": AGAIN}  # Kubernetes wants them sorted
@@ -76,19 +76,26 @@ def test_a_run_is_tried_again_after_75_and_kills_and_keeps_its_workdir_in_a_buck
     mounted = {mount["name"] for mount in endx.get("volumeMounts", [])}
     assert mounted == {volume["name"] for volume in pod.get("volumes", [])}
     # The shared folder, as an option, is that of runs.yaml.
-    assert f"{{claimName: {at(manifest('runs.yaml'), 'metadata name')}}}" in (GKE / name).read_text()
+    assert f"{{claimName: {at(manifest('runs.yaml'), 'metadata name')}}}" in text
+    assert "key" not in text.lower()
     assert "command" not in endx  # the image's tini, which passes signals on
 
 
-def test_the_slice_and_the_nodes_know_their_sizes_and_places():
+def test_the_slice_and_the_nodes_know_their_sizes_and_places_and_the_viewer_only_reads():
     tpu, gpu = manifest("tpu.yaml"), manifest("gpu.yaml")
-    chips = at(tpu, f"{JOB} completions") * at(tpu, f"{POD} containers 0 resources limits")["google.com/tpu"]
+    resources = at(tpu, f"{POD} containers 0 resources")
+    assert resources["requests"] == resources["limits"]
+    chips = at(tpu, f"{JOB} completions") * resources["limits"]["google.com/tpu"]
     topology = at(tpu, f"{POD} nodeSelector cloud.google.com/gke-tpu-topology")
     assert chips == math.prod(map(int, topology.split("x")))
-    variables = {one["name"]: one.get("value") for one in at(gpu, f"{POD} containers 0 env")}
-    assert variables["JAX_NUM_PROCESSES"] == str(at(gpu, f"{JOB} completions"))
+    variables = {one["name"]: one for one in at(gpu, f"{POD} containers 0 env")}
     port = at(gpu, f"{POD} containers 0 ports 0 containerPort")
-    assert variables["JAX_COORDINATOR_ADDRESS"] == f"$(COORDINATOR):{port}"
+    assert variables["JAX_NUM_PROCESSES"]["value"] == str(at(gpu, f"{JOB} completions"))
+    assert variables["JAX_COORDINATOR_ADDRESS"]["value"] == f"$(COORDINATOR):{port}"
+    index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    assert at(variables, "JAX_PROCESS_ID valueFrom fieldRef fieldPath") == index
+    claim = at(manifest("look.yaml"), "spec volumes 0 persistentVolumeClaim")
+    assert claim == {"claimName": at(manifest("runs.yaml"), "metadata name"), "readOnly": True}
 
 
 def test_all_launchers_try_again_after_the_same_statuses():

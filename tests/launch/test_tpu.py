@@ -75,10 +75,12 @@ class Slice:
         return [call for call in map(json.loads, lines) if call[: len(words) + 2] == ["compute", "tpus", *words]]
 
     def remote(self) -> list[str]:
-        """The commands that all workers ran."""
+        """The commands that all workers ran, which are valid for bash."""
         calls = self.calls("tpu-vm", "ssh")
         assert all("--worker=all" in call for call in calls)
-        return [part.removeprefix("--command=") for call in calls for part in call if part.startswith("--command=")]
+        commands = [part[10:] for call in calls for part in call if part.startswith("--command=")]
+        assert subprocess.run(["bash", "-n"], input="\n".join(commands), capture_output=True, text=True).stderr == ""
+        return commands
 
     def changes(self) -> list[str]:
         """What was created and deleted, in order."""
