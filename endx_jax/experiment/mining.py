@@ -77,7 +77,7 @@ def mine(
     data = os.fspath(data)
     models = sum(map(bool, (workdir, index, None if index else model)))
     message = "set one of bm25=True, workdir=RUN, model=NAME and index=FILE, or bm25=True with workdir or model"
-    require(not index if bm25 and models == 1 else bm25 + models == 1, message)
+    require(models + bm25 == 1 or (models == 1 and not index), message)
     require(not strata or bool(score_with), "strata=True needs the model of score_with, whose scores it covers")
     require(questions >= 0, f"questions={questions}: give a number of questions, or 0 for all")
 
