@@ -8,7 +8,7 @@ from endx_jax.data.languages import LANGUAGES
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds flags for the settings of `data` that say how rows are read; `--language` has no default."""
+    """Adds the flags of those settings of `data` that control how rows are read; `--language` has no default."""
     from endx_jax.data.settings import DataSettings
 
     options: dict[str, dict[str, Any]] = {

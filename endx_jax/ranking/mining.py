@@ -232,7 +232,7 @@ Embedded = Callable[[np.ndarray], Any]
 # Pairs scored at a time.
 PAIRS = 65536
 # Questions whose scores of all candidates are in memory at a time.
-RANKED = 16
+BLOCK = 16
 # Candidates of a question that a reranker scores.
 RERANKED = 100
 
@@ -258,8 +258,8 @@ def _rank_all(score_block: ScoreBlock, records: RetrievalSet, depth: int, *, abo
     rows = np.full((len(records.questions), min(depth, len(records.candidates))), -1, np.int32)
     scores, lowest = np.zeros(rows.shape, np.float32), np.zeros(len(rows), np.float32)
     with tqdm.tqdm(total=len(rows), desc="ranking", unit="question", disable=not progress, leave=False) as shown:
-        for start in range(0, len(rows), RANKED):
-            block = np.asarray(score_block(start, min(start + RANKED, len(rows))))
+        for start in range(0, len(rows), BLOCK):
+            block = np.asarray(score_block(start, min(start + BLOCK, len(rows))))
             for n, own in enumerate(block, start):
                 best = highest(own, depth, above)
                 rows[n, : len(best)], scores[n, : len(best)] = best, own[best]

@@ -33,7 +33,7 @@ class CompiledStep:
         return max(self.refused, *map(program_bytes, self.programs.values()), 0)
 
     def __call__(self, state: TrainState, batch: Batch | Stacked) -> tuple[TrainState, dict[str, jax.Array]]:
-        """Runs the step, or those of stacked batches."""
+        """Runs a training step on a batch, or one training step on each of several stacked batches."""
         return self.programs.get(shape_of(batch), self.fallback)(state, batch)
 
 

@@ -102,9 +102,9 @@ class TrainSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """Action after the calls with a step that is `due`, with the number of finished steps, the state and the metrics.
+    """Action that runs after each call of the training step that contains a step that is `due`.
 
-    The metrics are those of the call, scalars of its step or [S] of its S steps.
+    It gets the number of finished steps, the state, and the metrics of the call: scalars for one step, [S] for S steps.
     """
 
     action: Callable[[int, TrainState, dict[str, jax.Array]], bool | None]

@@ -66,7 +66,7 @@ class Stacked:
 
     @classmethod
     def shapes(cls, batch: Batch, steps: int) -> "Stacked":
-        """Returns the shapes of `steps` batches with the shapes of one."""
+        """Returns the shapes and dtypes of a stack of `steps` batches, given those of one batch."""
         return cls(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype), batch))
 
 
