@@ -133,8 +133,8 @@ class Trace:
         """
         several = jax.process_count() > 1
         self._folder = folder / f"process-{jax.process_index()}" if several else folder
-        self._first, self._last = start + WARM_UP, start + WARM_UP + steps
-        self._running, self._serving = False, port > 0
+        self._first, self._steps = start + WARM_UP, steps
+        self._last, self._running, self._serving = 0, False, port > 0
         if self._serving:
             hosts = all_gather(socket.gethostname(), "profiler-hosts")
             port += hosts[: jax.process_index()].count(hosts[jax.process_index()])
@@ -143,9 +143,9 @@ class Trace:
 
     def step(self, step: int) -> AbstractContextManager:
         """Returns a context manager for the call that begins with a step, which it names; may start a trace."""
-        if self._first <= step < self._last and not self._running:
+        if self._steps and step >= self._first and not self._last:
             jax.profiler.start_trace(str(self._folder))
-            self._running = True
+            self._last, self._running = step + self._steps, True
         return jax.profiler.StepTraceAnnotation("train", step_num=step)
 
     def end_step(self, done: int, outputs: object) -> None:

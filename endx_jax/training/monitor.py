@@ -112,7 +112,8 @@ class Monitor:
         """Logs the pending metrics, if any.
 
         Raises:
-          EndxError: the loss is not finite; the message has the step, the questions and the learning rate.
+          EndxError: the loss or the gradient is not finite; the message has the step, the questions and the learning
+            rate.
         """
         if self._pending is None:
             return
@@ -124,8 +125,9 @@ class Monitor:
         seconds, stalled, compiled = (now - self._stepped) / count, self._stalled / count, self._compiled
         for n in range(count):
             step, values = last - count + 1 + n, {name: column[n] for name, column in columns.items()}
-            if not math.isfinite(values["loss"]):
-                self._stop_on_non_finite(step, values)
+            for name in ("loss", "gradient_norm"):
+                if not math.isfinite(values[name]):
+                    self._stop_on_non_finite(step, name, values)
             self._steps_since += 1
             self._tokens_since += values.pop("tokens")
             if compiled:
@@ -189,7 +191,7 @@ class Monitor:
                     say(f"warning: at step {step}, {warning}")
             self._warned = set(raised)
 
-    def _stop_on_non_finite(self, step: int, values: dict[str, float]) -> None:
+    def _stop_on_non_finite(self, step: int, name: str, values: dict[str, float]) -> None:
         names = list(self._example_names(step))
         file = self._workdir / "non_finite_batch.json"
         if is_primary():
@@ -197,7 +199,7 @@ class Monitor:
             write_text(file, json.dumps(report, indent=1))
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more in {file}" if len(names) > 5 else "")
         raise NonFiniteLoss(
-            f"the loss is {values['loss']} at step {step}, with learning rate {values['learning_rate']:.3g} and "
+            f"the {name} is {values[name]} at step {step}, with learning rate {values['learning_rate']:.3g} and "
             f"questions {shown}; this step was not saved: lower optimizer.learning_rate or optimizer.clip_norm, or "
             "fix these examples"
         )

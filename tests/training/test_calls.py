@@ -108,7 +108,8 @@ def monitor(tmp_path, monkeypatch):
 
 
 def metrics(*losses):
-    return {"loss": np.float32(losses), "learning_rate": np.full(len(losses), 0.5), "tokens": np.full(len(losses), 8)}
+    others = {"gradient_norm": 1.0, "learning_rate": 0.5, "tokens": 8}
+    return {"loss": np.float32(losses)} | {name: np.full(len(losses), value) for name, value in others.items()}
 
 
 def test_the_steps_of_a_call_share_its_time(monitor, tmp_path):
@@ -137,14 +138,17 @@ def test_the_step_of_a_call_whose_loss_is_not_finite_is_named(monitor, tmp_path)
     monitor.close()
 
 
-def test_a_trace_has_the_calls_with_its_steps(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "expected"), [(3, [0, "start", 3, "stop", 6, 9]), (8, [0, "start", 8, "stop", 16, 24])]
+)
+def test_a_trace_has_the_first_calls_after_warm_up(tmp_path, monkeypatch, size, expected):
     events = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: events.append("start"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append("stop"))
-    trace = Trace(tmp_path, start=0, steps=3)  # steps 2 to 4
-    for first in range(0, 12, 3):
+    trace = Trace(tmp_path, start=0, steps=3)
+    for first in range(0, 4 * size, size):
         with trace.step(first):
             events.append(first)
-        trace.end_step(first + 3, np.zeros(()))
-    assert events == [0, "start", 3, "stop", 6, 9]
+        trace.end_step(first + size, np.zeros(()))
+    assert events == expected
     trace.close()

@@ -14,8 +14,9 @@ def make_monitor(workdir, log_every=2, **changes):
     return Monitor(workdir, TrainSettings(global_batch_size=8, log_every=log_every), **(arguments | changes))
 
 
-def metrics(loss):
-    return {"loss": jnp.float32(loss), "learning_rate": jnp.float32(0.01), "tokens": jnp.int32(100)}
+def metrics(loss, gradient_norm=1.0):
+    values = {"loss": loss, "gradient_norm": gradient_norm, "learning_rate": 0.01}
+    return {name: jnp.float32(value) for name, value in values.items()} | {"tokens": jnp.int32(100)}
 
 
 def test_it_logs_every_so_many_steps_with_throughput(tmp_path, capsys):
@@ -32,13 +33,15 @@ def test_it_logs_every_so_many_steps_with_throughput(tmp_path, capsys):
     assert "step 4/4: loss 0.2500" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_the_run_with_its_examples(tmp_path, loss):
+@pytest.mark.parametrize(
+    ("found", "named"),
+    [((np.nan, 1.0), "loss is nan"), ((np.inf, 1.0), "loss is inf"), ((1.0, np.nan), "gradient_norm is nan")],
+)
+def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_with_its_examples(tmp_path, found, named):
     monitor = make_monitor(tmp_path)
     monitor.push(1, metrics(1.0))
-    monitor.push(2, metrics(loss))
-    named = "step 2", "learning rate 0.01", "q2-0, ", "and 3 more"
-    check_refusal(lambda: monitor.push(3, metrics(1.0)), *named)
+    monitor.push(2, metrics(*found))
+    check_refusal(lambda: monitor.push(3, metrics(1.0)), named, "step 2", "learning rate 0.01", "q2-0, ", "and 3 more")
     monitor.close()
     report = json.loads((tmp_path / "non_finite_batch.json").read_text())
     assert report["questions"] == [f"q2-{i}" for i in range(8)]
