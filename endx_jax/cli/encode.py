@@ -38,7 +38,7 @@ def encode(
     """Encodes a corpus, or joins the indexes of its shards.
 
     Args:
-      workdir: workdir of a run, whose best checkpoint is used
+      workdir: workdir of a run, whose model is used
       model: pretrained folder or name
       join: join the indexes of all shards, in place of encoding
       corpus: folder of documents (.md, .rst, .txt, .html, .pdf), BEIR, MS MARCO, DPR or save_to_disk; .parquet or

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
 
 def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
     """Returns evaluation/NAME-POOL in the workdir or in a folder of the model, or a folder beside the index."""
-    from endx_jax.experiment.workdir import EVALUATION, read_config
+    from endx_jax.experiment.workdir import EVALUATION, TEST, read_config
 
     data = arguments.data
     if not data and arguments.workdir and not arguments.model:
@@ -42,9 +42,11 @@ def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
         data = settings.test_path or settings.path
     if not data or not (arguments.index or arguments.workdir or arguments.model):
         return None  # which `evaluate` refuses
-    name = pathlib.Path(data).name.partition(".")[0]
+    name = pathlib.Path(pathlib.Path(data).name.removesuffix(".gz")).stem
     if arguments.index:
         index = epath.Path(arguments.index)
         return index.parent / f"{index.stem}-evaluation" / name
     folder = arguments.workdir or f"runs/{pathlib.Path(arguments.model).name}"
-    return epath.Path(folder) / EVALUATION / "-".join(filter(None, (name, arguments.pool)))
+    output = "-".join(filter(None, (name, arguments.pool)))
+    # A run keeps its own rankings in TEST.
+    return epath.Path(folder) / EVALUATION / (f"{TEST}-data" if output == TEST else output)

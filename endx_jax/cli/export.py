@@ -22,7 +22,7 @@ def write_export(
     """Writes an export, and logs its place and how it was verified.
 
     Args:
-      workdir: workdir of a run, whose best checkpoint is used
+      workdir: workdir of a run, whose model is used
       model: pretrained folder or name
       format: format of the export
       output: folder to write; an older export is replaced

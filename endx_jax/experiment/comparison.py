@@ -11,7 +11,7 @@ from endx_jax import json_files
 from endx_jax.data.formats import row_files, text_files
 from endx_jax.errors import EndxError, counted, nearest
 from endx_jax.experiment.config import config_changes
-from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, read_config
+from endx_jax.experiment.workdir import CONFIG, EVALUATION, RESULTS, TEST, read_config
 from endx_jax.metrics.significance import CONFIDENCE, DRAWS, FEWEST, mean_over_sets, paired_difference
 from endx_jax.ranking.evaluate import NDCG
 from endx_jax.ranking.results import SETS, aligned, pool_folder, read_results
@@ -207,7 +207,7 @@ def _located(run: pathlib.Path, system: str, pool: str) -> tuple[pathlib.Path, s
         raise EndxError(f"{run}: no such file or folder")
     sizes = _sizes(run / RESULTS)
     first = next((name for name, _ in sizes), "")
-    test_folder = run / EVALUATION / "test"
+    test_folder = run / EVALUATION / TEST
     folder = test_folder if test_folder.is_dir() else run
     if pool and pool != first:
         folder /= pool_folder(pool)

@@ -59,7 +59,7 @@ def evaluate(
     Args:
       model: pretrained folder or name; in Python also a model.
       data: file or folder of any supported format, or suite of BEIR folders [the test split of `workdir`].
-      workdir: workdir of a run, whose best checkpoint is used, in place of `model`; its settings say how data is read.
+      workdir: workdir of a run, whose model is used, in place of `model`; its settings say how data is read.
       index: index whose documents are ranked, by the model that encoded it; needs `data` that name right documents by
         id or contain answer strings.
       output: output folder for metrics, TREC runs and an index of the pool [evaluation/NAME-POOL in WORKDIR; in Python
@@ -99,7 +99,7 @@ def evaluate(
     from endx_jax.experiment.data import ensure_prepared
     from endx_jax.experiment.evaluation import evaluate_index, rank_set, read_pools, read_settings, write_suite
     from endx_jax.experiment.saved_model import load_pair_scorer
-    from endx_jax.experiment.workdir import check_writable
+    from endx_jax.experiment.workdir import check_writable, saved_system
     from endx_jax.inference import EmbeddingModel, load
     from endx_jax.parallel import agreement
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -126,7 +126,7 @@ def evaluate(
     if not isinstance(model, EmbeddingModel):
         model = load(workdir or model or "", mesh=make_mesh(MeshSettings()))
     agreement.check_parameters(model.params)
-    system = "trained" if workdir else pathlib.Path(model.name).name
+    system = saved_system(workdir) if workdir else pathlib.Path(model.name).name
     rank = functools.partial(rank_set, model=model, system=system, reranker=reranker, reverse=reverse)
     if pools:
         dataset = data or settings.test_path or settings.path

@@ -162,7 +162,8 @@ def evaluate_index(
     results = IndexResults(rank(index.encoder.encode_query(texts)), judged)
     if home:
         about = {"dataset": data.path, "split": data.split, "index": str(index.path), "model": snapshot.info.model}
-        _write_index_results(home, about, snapshot, ids, results)
+        with uploading(home) as folder:
+            _write_index_results(folder, about, snapshot, ids, results)
     return results
 
 

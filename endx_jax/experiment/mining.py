@@ -44,7 +44,7 @@ def mine(
       data: file, folder or prepared set with questions and right answers.
       output: output folder, to train on with `data.path`.
       bm25: rank the data's candidates by stemmed BM25; with `workdir` or `model`, by the sum of both scores.
-      workdir: workdir of a run, whose best checkpoint ranks.
+      workdir: workdir of a run, whose model ranks.
       model: pretrained folder or name that ranks; with `index`, the model that encoded it.
       index: index of `endx encode` whose documents are the candidates.
       pool: retrieval unit of reading-comprehension data, as `data.pool`.

@@ -11,12 +11,13 @@ import jax
 from endx_jax import json_files
 from endx_jax.data.tokenization import TextOptions
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data
+from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data, saved_system
 from endx_jax.files import write_text
 from endx_jax.inference.manifest import MODEL, STABLEHLO, read_manifest
-from endx_jax.methods.evaluation import VALIDATION
+from endx_jax.methods.evaluation import UNTRAINED
 from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.pretrained.locate import PUBLISHED
+from endx_jax.ranking.evaluate import VALIDATION
 from endx_jax.ranking.results import COLUMNS, read_results
 from endx_jax.settings import results_only
 
@@ -77,7 +78,6 @@ run them. Newer ones may refuse them: then export the model again.
 }
 
 RENAMED = ("SentenceTransformer", "MultiVectorEncoder")  # the class of late interaction
-TRAINED = "trained"  # the system of `results.json` that is the model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,9 +146,10 @@ def write_run_card(workdir: pathlib.Path) -> None:
 
 
 def _front_matter(subject: Subject, library: str, settings: Settings | None, results: Sequence[dict]) -> str:
-    """Returns the metadata that the hub reads, with the measures of the trained system."""
+    """Returns the metadata that the hub reads, with the measures of the model."""
     from huggingface_hub import EvalResult, ModelCardData
 
+    system = saved_system(subject.workdir) if subject.workdir else ""
     tags = ["sentence-similarity", "feature-extraction", "late-interaction" if subject.by_token else "dense"]
     measured = [
         EvalResult(
@@ -159,7 +160,7 @@ def _front_matter(subject: Subject, library: str, settings: Settings | None, res
             metric_type=name,
             metric_value=row["metrics"][name],
         )
-        for row in [row for row in results if row["system"] == TRAINED][:1]
+        for row in [row for row in results if row["system"] == system][:1]
         for name in COLUMNS
         if name in row["metrics"]
     ]
@@ -185,7 +186,12 @@ def _about(subject: Subject) -> str:
         compared = " of unit norm, so that inner products are cosines"
     else:
         compared = f" without normalization, compared by {'cosine' if subject.cosine else 'inner product'}"
-    made = "Trained with endx_jax" if subject.workdir else "Exported by endx_jax without further training"
+    if not subject.workdir:
+        made = "Exported by endx_jax without further training"
+    elif saved_system(subject.workdir) == UNTRAINED:
+        made = "It is the model before training with endx_jax, since search was better by it in validation"
+    else:
+        made = "Trained with endx_jax"
     if subject.by_token:
         compared = f", one for each token,{compared}; texts are compared by MaxSim"
     lines = [f"{what} as {subject.width}-dimensional vectors{compared}. {made}.", ""]

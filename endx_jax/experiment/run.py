@@ -372,7 +372,7 @@ def _report(
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, *best, validate(run.untrained) if validate and ranked else None)
     metric = settings.evaluation.metric.rpartition("/")[2]
-    compare_with_untrained(results, metric)
+    compare_with_untrained(results, metric, merge=not (served and served.untrained))
     if served:
         results.sections["served"] = served.about
         results.notes.append(str(served))
@@ -380,7 +380,7 @@ def _report(
     def write() -> None:
         if write_index:
             write_index()
-        results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / "test")
+        results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / workdirs.TEST)
         write_text(run.workdir / workdirs.PAGE, results_page(results, run.workdir.folder, metric))
         if model.method.embeds:
             model_card.write_run_card(run.workdir.folder)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from endx_jax import json_files
-from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, try_writing, url_of
+from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, remove, try_writing, url_of
 from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.files import expanded, locked, write_text
 from endx_jax.inference.manifest import check_embeds
@@ -30,6 +30,7 @@ LOCK = ".lock"
 CONFIG, DATA, MANIFEST, RESULTS = "config.json", "data.json", "manifest.json", "results.json"
 PAGE = "results.html"
 INDEX, EVALUATION, PROFILE = "index.sqlite", "evaluation", "profile"
+TEST = "test"  # folder in EVALUATION of the rankings of the test set by the run itself
 GROWING = ("metrics.jsonl", "tensorboard/*")  # uploaded every few seconds
 NOT_COPIED = (LOCK, "checkpoints", "tensorboard", "wandb", PROFILE)
 
@@ -65,6 +66,12 @@ class Workdir(os.PathLike):
 
 
 Folder = pathlib.Path | Workdir
+
+
+def saved_system(workdir: str | os.PathLike) -> str:
+    """Returns which system of its `results.json` a run's model is: `trained`, or `untrained` if that was better."""
+    results = json_files.read_optional(local_copy(workdir, skip=NOT_COPIED) / RESULTS)
+    return json_files.as_object(results.get("served", {}), f"{RESULTS}: 'served'").get("system", "trained")
 
 
 def check_writable(folder: os.PathLike, flag: str = "workdir") -> None:
@@ -259,7 +266,7 @@ def bucket_lock(url: str, advice: str) -> Iterator[None]:
     with bucket_errors(url):
         if not _create(url, own):
             _wait_for_its_end(url, advice)
-            filesystem(url).rm_file(url)
+            remove(url)
             if not _create(url, own):
                 raise InUse(f"{url} was taken by another process: {advice}")
     writer = threading.Thread(target=_rewrite, args=(url, own, left), daemon=True)
@@ -286,14 +293,17 @@ def _create(url: str, contents: bytes) -> bool:
 
 
 def _wait_for_its_end(url: str, advice: str) -> None:
-    """Waits until a lock object has not changed for `LOCK_PATIENCE` seconds; raises InUse if it changes."""
+    """Waits until a lock object is gone, or has not changed for `LOCK_PATIENCE` seconds; raises InUse if it changes."""
     contents, version = _read(url)
     holder = _holder(contents)
     say(f"{url} is from {holder}: waiting {LOCK_PATIENCE:.0f} s for a sign that it still runs")
     deadline = time.monotonic() + LOCK_PATIENCE
     while time.monotonic() < deadline:
         time.sleep(LOCK_EVERY / 10)
-        if _read(url)[1] not in (version, ""):
+        now = _read(url)[1]
+        if not now:
+            return  # its process has ended and removed it
+        if now != version:
             raise InUse(f"{url.rpartition('/')[0]} is in use by {holder}: {advice}")
     say(f"{url} is taken over: {holder} has ended without removing it")
 

@@ -12,13 +12,12 @@ from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.metrics.significance import FEWEST, Difference, paired_difference
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import showing_progress
-from endx_jax.ranking.evaluate import MEAN, MEASURES, Evaluation, EvaluationSettings
+from endx_jax.ranking.evaluate import MEAN, MEASURES, VALIDATION, Evaluation, EvaluationSettings
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.ranking.results import COLUMNS, Results, aligned
 from endx_jax.ranking.systems import DenseResult, evaluate_dense
 from endx_jax.settings import require
 
-VALIDATION = "validation"
 # Names of the systems before training: the model alone, and fused with BM25, as it would be served.
 UNTRAINED, UNTRAINED_HYBRID = "untrained", "untrained hybrid"
 SMALLEST_LOSS = 0.005  # smallest decrease of a mean over questions that is reported
@@ -182,11 +181,12 @@ def add_validation(
     results.notes += ["", f"validation at step {step}:", *aligned([["set", *COLUMNS], *rows])]
 
 
-def compare_with_untrained(results: Results, measure: str) -> None:
+def compare_with_untrained(results: Results, measure: str, *, merge: bool = True) -> None:
     """Adds what training changed: for search, which fuses with BM25, and a line for each set on which it lost.
 
     The sets are the test set in its primary pool, where the interval of the difference must be below 0, and those of
-    `add_validation`, of which only means are known: there it must be at least `SMALLEST_LOSS`.
+    `add_validation`, of which only means are known: there it must be at least `SMALLEST_LOSS`. With `merge` the line
+    names `endx merge`, which needs the trained model.
     """
     pool, losses = results.pools.primary_name, {}
     section = results.sections.get(VALIDATION, {})
@@ -207,7 +207,8 @@ def compare_with_untrained(results: Results, measure: str) -> None:
             losses[name] = [means[measure], section["metrics"][name][measure]]
     results.notes += [
         f"warning: on {name} `trained` ranks below `untrained`, {measure} {after:.3f} instead of {before:.3f}: for "
-        "such data use the model before training, a lower learning rate, or `endx merge` with it"
+        f"such data use {'`endx merge` with the model before training, that model' if merge else 'that model'}, or a "
+        "lower learning rate"
         for name, (before, after) in losses.items()
     ]
 

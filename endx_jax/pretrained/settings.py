@@ -53,7 +53,7 @@ class ModelSettings:
         "", "Text put before every answer, in training and inference. Empty: the folder's prompt; `none`: no text."
     )
     init_from: str = key(
-        "", "Workdir of a finished run whose best parameters are the initial ones. Empty: pretrained parameters."
+        "", "Workdir of a finished run whose model has the initial parameters. Empty: pretrained parameters."
     )
     encoder: str = key(
         "",

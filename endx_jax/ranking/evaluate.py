@@ -55,7 +55,9 @@ class EvaluationSettings:
     def __post_init__(self):
         names = self.names_of_sets
         own = f"evaluation.sets have the names {', '.join(names)}, the last parts of their paths: rename files"
-        require(len({*names, MEAN}) > len(names), f"{own}, so that names differ from each other and from {MEAN}")
+        reserved = {MEAN, VALIDATION}
+        differ = len({*names, *reserved}) == len(names) + len(reserved)
+        require(differ, f"{own}, so that names differ from each other, {MEAN} and {VALIDATION}")
         source, _, measure = self.metric.rpartition("/")
         check_choice("the measure of evaluation.metric", measure, MEASURES)
         if source:
@@ -82,7 +84,8 @@ MEASURES: dict[str, Callable[..., jax.Array]] = {
     "map": metrics.average_precision,
 }
 
-MEAN = "mean"  # in the names of metrics, the mean over all of `evaluation.sets`
+# In the names of metrics: the mean over all of `evaluation.sets`, and the split of questions for validation.
+MEAN, VALIDATION = "mean", "validation"
 
 BLOCK_BYTES = 64 * 2**20
 

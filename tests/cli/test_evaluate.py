@@ -1,6 +1,7 @@
 import contextlib
 import io
 import json
+import shutil
 
 import pytest
 from helpers import written
@@ -37,6 +38,15 @@ def test_other_data_with_a_pretrained_model_and_questions_that_share_an_answer_a
     assert [document.text for _, document in snapshot] == ["yes", "no"]
     assert snapshot.info.model == {"name": str(tiny_bert), "identity": identity, "product_dtype": "float32"}
     assert (out / "bm25.run.trec").read_text().split()[:2] == ["q0", "Q0"]
+
+
+def test_a_file_called_test_leaves_the_runs_own_rankings(trained_workdir, tmp_path, endx):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    own = {file: file.read_bytes() for file in (workdir / "evaluation" / "test").rglob("*")}
+    data = written(tmp_path / "test.csv", "question,answer\nwho,a cat\n")
+    endx("evaluate", f"--workdir={workdir}", f"--data={data}")
+    assert {file: file.read_bytes() for file in (workdir / "evaluation" / "test").rglob("*")} == own
+    assert (workdir / "evaluation" / "test-data" / "results.json").exists()
 
 
 def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, endx):

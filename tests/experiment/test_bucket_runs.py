@@ -3,6 +3,7 @@
 import json
 import pathlib
 import tempfile
+import threading
 
 import fsspec
 import jax
@@ -13,6 +14,7 @@ from helpers import one_line_error
 from loopback import Handler, LoopbackServer
 from refusals import check_refusal
 from several_processes import finish, start_all, systems_and_losses
+from small_beir import write_beir
 
 import endx_jax
 from endx_jax import buckets
@@ -120,6 +122,12 @@ def test_a_second_run_waits_for_the_first_one_or_is_refused(config, url, monkeyp
     with workdirs.bucket_lock(lock, "wait"):
         assert b'"h"' not in buckets.read_bytes(lock)
     assert "is taken over: process 7 on h since then has ended" in capsys.readouterr().out
+    buckets.write_bytes(lock, b'{"host": "h"}')
+    ending = threading.Timer(0.3, buckets.remove, [lock])
+    ending.start()
+    with workdirs.bucket_lock(lock, "wait"):
+        assert b'"h"' not in buckets.read_bytes(lock)
+    assert "taken over" not in capsys.readouterr().out
 
 
 def test_an_error_of_a_workdir_names_the_bucket_and_not_the_local_copy(url):
@@ -184,6 +192,10 @@ def test_verbs_read_from_a_bucket_and_write_into_it(inputs, url, endx, trained_w
     assert "results.json" in buckets.listing(f"{url}/evaluated")
     endx("evaluate", f"--workdir={url}/q", f"--data={url}/pairs.csv")
     assert {*buckets.listing(f"{url}/q")} - {*before} >= {"evaluation/pairs/results.json"}
+    judged = write_beir(tmp_path / "judged", {"a": "the cat sat"}, {"q": "where is the cat"}, test=[("q", "a", 1)])
+    endx("encode", f"--workdir={url}/q", f"--corpus={judged}", f"--output={url}/new/beir.sqlite")
+    endx("evaluate", f"--index={url}/new/beir.sqlite", f"--workdir={url}/q", f"--data={judged}", "--split=test")
+    assert "beir-evaluation/judged/results.json" in buckets.listing(f"{url}/new")
     copy = download(f"{url}/new", tmp_path / "copy")
     for place in (tmp_path / "cache", tempfile.gettempdir() + "/endx", tempfile.gettempdir() + "/tmp"):
         assert str(place).encode() not in (copy / "corpus.sqlite").read_bytes()

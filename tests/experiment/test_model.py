@@ -195,6 +195,17 @@ def test_a_run_tells_its_data_recipe_and_results(subject, trained_workdir, tiny_
     assert not any(line.startswith("base_model") for line in front_matter(card))
 
 
+def test_a_run_whose_model_is_the_one_before_training_tells_that_ones_results(subject, trained_workdir, tmp_path):
+    results = json.loads((trained_workdir / "results.json").read_text())
+    results["served"]["system"] = "untrained"
+    for name in ("config.json", "data.json"):
+        shutil.copy(trained_workdir / name, tmp_path / name)
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    card = card_text(dataclasses.replace(subject, workdir=tmp_path), "sentence-transformers")
+    assert f"value: {results['systems']['untrained']['mrr']}" in card
+    assert "before training" in card
+
+
 def test_the_card_names_the_training_data_of_minilm(subject):
     named = dataclasses.replace(subject, workdir=None, loaded_from="all-MiniLM-L6-v2")
     card = card_text(named, "sentence-transformers")
