@@ -6,9 +6,10 @@ Every component declares its settings with `key` next to its code. A recipe is o
 
 import dataclasses
 import operator
+import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from endx_jax.errors import EndxError, nearest
@@ -67,6 +68,15 @@ def check_choice(where: str, value: str, choices) -> None:
     if value not in choices:
         listed = ", ".join(filter(None, choices)) + (" (or empty)" if "" in choices else "")
         raise EndxError(f"{where} is {shown(value)}, which is none of {listed}{nearest(value, choices)}")
+
+
+def check_patterns(where: str, patterns: Iterable[str]) -> None:
+    """Raises EndxError unless each of `patterns` is a regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as failure:
+            raise EndxError(f"{where} has {shown(pattern)}, which is no regular expression: {failure}") from None
 
 
 def check_bounds(settings, where: str) -> None:

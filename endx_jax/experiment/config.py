@@ -75,7 +75,7 @@ def resolve(config: Mapping, *, finished: bool = False) -> Settings:
     classes["objective"] = UnknownSettings if unknown else find_method(method).settings
     sections = {name: from_mapping(cls, config.get(name, {}), name) for name, cls in classes.items()}
     seed = config.get("seed", 0)
-    return Settings(seed=json_files.as_whole(seed, "seed", least=-(2**63), most=2**63 - 1), **sections)
+    return Settings(seed=json_files.as_whole(seed, "seed", least=0, most=2**63 - 1), **sections)
 
 
 def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:

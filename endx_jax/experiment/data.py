@@ -12,7 +12,7 @@ from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_data, pools
 from endx_jax.errors import EndxError, located
-from endx_jax.json_files import is_missing, shown
+from endx_jax.json_files import as_text, is_missing, shown
 from endx_jax.parallel.agreement import is_distributed, on_primary
 from endx_jax.ranking.evaluate import EvaluationSettings
 
@@ -78,7 +78,9 @@ def _plain(value: Any, where: str) -> Any:
         value = value.tolist()
     if is_missing(value) or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
         return None
-    if isinstance(value, str | bool | int | float):
+    if isinstance(value, str):
+        return as_text(value, where, may_be_empty=True, strip=False)
+    if isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):
         return [_plain(item, where) for item in value]

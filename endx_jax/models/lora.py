@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from endx_jax.models.config_keys import MOST_SIZE
 from endx_jax.models.dropout import dropout
-from endx_jax.settings import key, require
+from endx_jax.settings import check_patterns, key, require
 
 Array = jax.Array
 
@@ -51,10 +51,7 @@ class LoraSettings:
     base_dtype: str = key("float32", "Data type of the frozen matrices in memory.", choices=DTYPES)
 
     def __post_init__(self):
-        try:
-            re.compile(self.targets)
-        except re.error as failure:
-            require(False, f"model.lora.targets is {self.targets!r}, which is no regular expression: {failure}")
+        check_patterns("model.lora.targets", [self.targets])
 
     @property
     def factor(self) -> float:

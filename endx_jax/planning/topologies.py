@@ -71,8 +71,8 @@ class Topology:
         some_left = self.chip.platform == "gpu" and self.size > GPUS_OF_A_NODE and self.size % GPUS_OF_A_NODE
         if self.size < 1 or some_left:
             raise EndxError(
-                f"--topology={self} can't be planned: give at least one device, and more than {GPUS_OF_A_NODE} GPUs in"
-                f" multiples of {GPUS_OF_A_NODE}"
+                f"{self} can't be planned: set --topology or --devices to at least one device, and to more than "
+                f"{GPUS_OF_A_NODE} GPUs in multiples of {GPUS_OF_A_NODE}"
             )
 
     @property

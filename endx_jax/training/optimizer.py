@@ -10,7 +10,7 @@ import optax
 
 from endx_jax.errors import EndxError
 from endx_jax.parallel.sharding import map_paths
-from endx_jax.settings import key
+from endx_jax.settings import check_patterns, key
 
 SCHEDULES = ("linear", "cosine", "constant")
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
@@ -51,6 +51,10 @@ class OptimizerSettings:
         "Learning-rate factors, as (pattern, factor) pairs; each parameter path must match exactly one pattern.",
     )
     frozen: tuple[str, ...] = key((), "Patterns of parameter paths that are not trained, such as `token_embedder/`.")
+
+    def __post_init__(self):
+        check_patterns("optimizer.frozen", self.frozen)
+        check_patterns("optimizer.multipliers", (pattern for pattern, _ in self.multipliers))
 
     def fitted(self, steps: int) -> "OptimizerSettings":
         """Returns settings with a warm-up that is shorter than the run: a tenth of it if it is too long or -1."""

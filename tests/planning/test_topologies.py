@@ -26,8 +26,8 @@ def test_several_slices():
         ("v5e", "--topology=v5e v5e:4x4"),
         ("v5e:16", "--topology=v5e:16 1 v5e:2x4"),
         ("2xh200:8", "H200 h200:8"),
-        ("h200:12", "--topology=h200:12 multiples 8"),
-        ("v5e:0x4", "--topology=v5e:0x4 one"),
+        ("h200:12", "h200:12 --topology --devices multiples 8"),
+        ("v5e:0x4", "v5e:0x4 --topology one"),
         ("v9:4x4", "--topology=v9 v4, v5e"),
     ],
 )

@@ -63,7 +63,7 @@ class EndxSettings(DualSettings):
     )
     diagonal: bool = key(True, "Include each text among its own neighbours in q|q and a|a (t-SNE: False).")
     stop_gradient: bool = key(True, "Stop the alignment's gradient at the teacher's embeddings.")
-    cross_heads: int = key(12, "Attention heads of the teacher.")
+    cross_heads: int = key(12, "Attention heads of the teacher.", least=1)
     cross_residual: bool = key(
         False, "Add the query text's encodings to the teacher's attention output (BERT: True; Eqs. 2 to 4: False)."
     )
