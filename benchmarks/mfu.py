@@ -43,7 +43,7 @@ from endx_jax.training.step import TrainState, make_train_step
 
 STEPS = 100
 # Peaks of devices that are not among the chips of `endx plan`.
-OTHER_PEAKS = {"NVIDIA H100 PCIe": 756e12, "NVIDIA L4": 121e12}
+OTHER_PEAKS = {"NVIDIA H100 PCIe": 756e12}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,9 +78,14 @@ def read_task(file: pathlib.Path, *, pairs: int, questions: int, pool: int, word
     return Task(file.stem, held_out_by, chosen, test.with_pool(sorted([*wanted][: max(pool, len({*right}))])))
 
 
+def minutes_file(target: pathlib.Path) -> pathlib.Path:
+    """Returns the file of the minutes that the training of a folder took; the name may have dots, as in `lr3.5`."""
+    return target.with_name(f"{target.name}.minutes")
+
+
 def train(task: Task, system: str, recipe: list[str], target: pathlib.Path, seed: int, python: str) -> None:
     """Trains a system unless that is done; writes the minutes that its process took."""
-    done = target.with_suffix(".minutes")
+    done = minutes_file(target)
     if done.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +175,7 @@ def main() -> None:
             if target is not None:
                 if not chosen.rank_only:
                     train(task, system, recipe, target, chosen.seed, chosen.peer_python)
-                clock = target.with_suffix(".minutes")
+                clock = minutes_file(target)
                 if not clock.exists():
                     continue
                 minutes[name, system] = float(clock.read_text())

@@ -116,12 +116,22 @@ class AppendOnlyFile:
         self._stream.close()
 
 
+def check_replaceable(folder: pathlib.Path) -> None:
+    """Raises EndxError for a path such as `.`, which does not end with the name of its folder."""
+    if folder.name in ("", ".."):
+        raise EndxError(f"can't replace the folder {folder} as a whole: name a folder in it, such as {folder / 'out'}")
+
+
 @contextmanager
 def staging_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     """Context that yields an empty temporary folder next to `folder`; removes it at its end unless it was moved.
 
     It first removes temporary folders of killed processes, and restores `folder` if one was killed in `replace_folder`.
+
+    Raises:
+      EndxError: as `check_replaceable`.
     """
+    check_replaceable(folder)
     parent, prefix = folder.absolute().parent, f".{folder.name}.unfinished-"
     parent.mkdir(parents=True, exist_ok=True)
     for stale in parent.glob(f"{glob.escape(prefix)}*"):

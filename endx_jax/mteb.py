@@ -38,7 +38,11 @@ class MTEBModel:
         Args:
           model: model of `endx_jax.load`.
           name: name for MTEB, as `organisation/model`; empty for `endx_jax/` and the last part of the model's name.
+
+        Raises:
+          EndxError: the model embeds each token of a text.
         """
+        model.check_one_vector("MTEB")
         self.model = model
         self.name = name or f"endx_jax/{pathlib.PurePath(model.name).name}"
 

@@ -80,6 +80,17 @@ def test_the_formula_of_mfu_agrees_with_the_flops_that_the_compiler_counts(name)
     assert mfu.flops(shape, 8, lengths) == pytest.approx(counted, rel=0.05)
 
 
+def test_the_peak_of_a_device_is_that_of_its_own_data_sheet():
+    mfu = importlib.import_module("mfu")
+    kinds = ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "NVIDIA L4", "NVIDIA L40S")
+    assert [mfu.peak_flops(kind) for kind in kinds] == [756e12, 989e12, 121e12, None]
+
+
+def test_trainings_whose_names_have_dots_have_files_of_their_own(tmp_path):
+    recipes = importlib.import_module("recipes")
+    assert recipes.minutes_file(tmp_path / "lr3.5") == tmp_path / "lr3.5.minutes"
+
+
 @pytest.mark.slow
 def test_engines_and_serving_run_at_their_smallest_size(monkeypatch, tiny_bert, tmp_path):
     pytest.importorskip("faiss", reason="faiss-cpu is not installed")

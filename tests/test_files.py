@@ -147,6 +147,11 @@ def test_killed_anywhere_a_folder_is_there_at_the_next_write_and_nothing_is_left
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".folder.backup", "folder"]
 
 
+@pytest.mark.parametrize("path", [".", "..", "/"])
+def test_a_folder_without_a_name_is_not_replaced(path):
+    check_refusal(lambda: staging_folder(pathlib.Path(path)).__enter__(), path, "name a folder")
+
+
 def test_two_who_stage_at_once_leave_each_other_alone(tmp_path):
     def stage(_):
         with staging_folder(tmp_path / "folder") as fresh:

@@ -99,6 +99,11 @@ def test_texts_of_no_kind_are_refused_where_the_towers_differ(tiny_bert):
     check_refusal(lambda: wrapped.encode(batches(list(DOCUMENTS.values())), task_metadata=STS, **PLACE), "encode_query")
 
 
+def test_late_interaction_is_refused_before_a_task_is_encoded(tiny_bert):
+    late = make_model(tiny_bert, pooling="tokens", projection=4)
+    check_refusal(lambda: endx_jax.mteb.wrap(late), "an embedding for each token", "MTEB")
+
+
 def test_similarities_are_the_model_s(model, prompted):
     a, b = np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[6.0, 8.0], [0.0, 2.0]])
     for loaded in (model, prompted):

@@ -1,5 +1,6 @@
 """Pages: tables are those of docs/tables; flags, settings, functions, tests, files and messages named there exist."""
 
+import ast
 import functools
 import importlib.util
 import json
@@ -201,6 +202,17 @@ def test_messages_of_the_page_about_messages_are_printed():
     reported = {"trained"}  # systems in tables
     assert len(headings) > 10
     assert not [text for text in headings if text not in joined and text not in reported]
+
+
+def test_settings_that_messages_name_exist():
+    nodes = [*ast.walk(ast.parse(SOURCE))]
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    strings = (node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings)
+    pattern = rf"(?<![\w./-])(?:{'|'.join(SECTIONS)})(?:\.[a-z0-9_]+)+(?![\w(])"
+    named = {name for text in strings if isinstance(text, str) for name in re.findall(pattern, text)}
+    tensors = {"model.embed_tokens.weight"}
+    assert len(named) > 50
+    assert not unknown_settings(" ".join(f"`{name}`" for name in named - tensors))
 
 
 def test_the_guide_to_settings_of_training_has_all_of_them():

@@ -9,6 +9,7 @@ Several processes, as started by `launch/local.py`, divide the encoding; the fir
 
 import argparse
 import pathlib
+import re
 
 from etils import epath
 
@@ -42,11 +43,16 @@ def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
         data = settings.test_path or settings.path
     if not data or not (arguments.index or arguments.workdir or arguments.model):
         return None  # which `evaluate` refuses
-    name = pathlib.Path(pathlib.Path(data).name.removesuffix(".gz")).stem
+    name = _without_endings(pathlib.Path(data).name)
     if arguments.index:
         index = epath.Path(arguments.index)
-        return index.parent / f"{index.stem}-evaluation" / name
+        return index.parent / f"{_without_endings(index.name)}-evaluation" / name
     folder = arguments.workdir or f"runs/{pathlib.Path(arguments.model).name}"
     output = "-".join(filter(None, (name, arguments.pool)))
     # A run keeps its own rankings in TEST.
     return epath.Path(folder) / EVALUATION / (f"{TEST}-data" if output == TEST else output)
+
+
+def _without_endings(name: str) -> str:
+    """Returns the name of a file without endings like `.jsonl.gz`; `.5` of `lr3.5` is none."""
+    return re.sub(r"(\.[A-Za-z]+)+$", "", name)

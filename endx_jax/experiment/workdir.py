@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from endx_jax import json_files
 from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, remove, try_writing, url_of
 from endx_jax.errors import EndxError, InUse, RunInterrupted
-from endx_jax.files import expanded, locked, write_text
+from endx_jax.files import check_replaceable, expanded, locked, write_text
 from endx_jax.inference.manifest import check_embeds
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
@@ -90,6 +90,7 @@ def check_writable(folder: os.PathLike, flag: str = "workdir") -> None:
 
 def check_output(folder: pathlib.Path, report: str, verb: str) -> None:
     """Raises EndxError if `folder` can't be written, or holds files without the `report` that `endx VERB` writes."""
+    check_replaceable(folder)
     if folder.exists() and not folder.is_dir():
         raise EndxError(f"output={folder} is a file; name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / report).is_file():

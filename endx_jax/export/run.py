@@ -46,8 +46,8 @@ def export(
       EndxError: the format does not support the model, the folder contains other files, or verification fails. An
         export that fails is kept in `OUTPUT.failed`.
     """
-    for place in (output, _failed(output)):
-        check_output(place, REPORT, "export")
+    check_output(output, REPORT, "export")
+    check_output(_failed(output), REPORT, "export")
     if tolerance is not None:
         check_runtime(kind)
     exported = plain(model)

@@ -105,7 +105,7 @@ def _load_pretrained(name: str, mesh: Mesh) -> EmbeddingModel:
         if contents := json_files.read_optional(folder / "config.json"):
             architecture_of(contents, folder)  # raises for a family that is not supported, not even as a reranker
         raise EndxError(NO_EMBEDDINGS.format(folder))
-    sources, usage = pretrained.load_sides(str(folder)), read_usage(folder)
+    sources, usage = pretrained.load_sides(folder), read_usage(folder)
     folders = {side: source.folder for side, source in sources.items()}
     options = {side: TextOptions(_length(source), usage.prompt(side)) for side, source in sources.items()}
     processors = text_processors(sources, folders, options)

@@ -87,7 +87,7 @@ class RecurrentConfig:
     def __post_init__(self):
         check_choice("the cell of a recurrent encoder", self.cell, CELLS)
         odd = self.bidirectional and self.width % 2
-        require(not odd, f"a bidirectional encoder needs an even width, not {self.width}: set model.encoder_width")
+        require(not odd, f"a bidirectional encoder needs an even width, not {self.width}: set model.new_encoder.width")
 
 
 class RecurrentEncoder(nn.Module):

@@ -126,9 +126,9 @@ def load_encoder(name: str) -> PretrainedEncoder:
     return encoder
 
 
-def load_sides(name: str) -> dict[str, PretrainedEncoder]:
-    """Returns the encoders of a folder by side, `question` and `answer`; they may differ."""
-    sides = {side: PretrainedEncoder(**_described(head)) for side, head in read_heads(locate(name)).items()}
+def load_sides(folder: pathlib.Path) -> dict[str, PretrainedEncoder]:
+    """Returns the encoders of a folder of `locate` by side, `question` and `answer`; they may differ."""
+    sides = {side: PretrainedEncoder(**_described(head)) for side, head in read_heads(folder).items()}
     for encoder in sides.values():
         check_config(encoder.hugging_face, encoder.folder)
     return sides

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -61,7 +62,8 @@ DENSE = {
 PLAIN_DENSE = {"bias": (False,), "activation_function": ("torch.nn.modules.linear.Identity",)}
 USAGE_FILE = "config_sentence_transformers.json"
 USAGE = "__version__ prompts default_prompt_name truncate_dim activation_fn keep_in_fp32_modules"
-# Names of prompts by side, in the order in which sentence-transformers' `encode_document` tries them.
+# Names of prompts by side, in the order in which they are tried. sentence-transformers 5 and 6 only use the first: its
+# models always have one of that name, which is empty unless the folder has one.
 PROMPT_NAMES = {"question": ("query",), "answer": ("document", "passage", "corpus")}
 
 # Lengths from here on, such as the 1e30 of tokenizers without a limit, mean no limit.
@@ -206,12 +208,19 @@ def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage
     if default is not None and default not in [*prompts]:
         raise EndxError(f"{file}: default_prompt_name is {json_files.shown(default)}, which is not in its prompts")
     width = contents.get("truncate_dim")
-    return Usage(
+    usage = Usage(
         prompts=prompts,
         default_prompt="" if default is None else prompts[default],
         cosine=not late and contents.get("similarity_fn_name") != "dot",
         truncate_dim=None if width is None else json_files.as_whole(width, f"{file}: 'truncate_dim'", least=1),
     )
+    if kind != "CrossEncoder" and "document" not in prompts and usage.prompt("answer"):
+        warnings.warn(
+            f"{file}: documents have the prompt {usage.prompt('answer')!r} unless another is given; in "
+            "sentence-transformers, which only uses a prompt named 'document', they have none",
+            stacklevel=2,
+        )
+    return usage
 
 
 def _head(folder: pathlib.Path, modules: list[Module], side: str) -> Head:

@@ -1,3 +1,4 @@
+import argparse
 import contextlib
 import io
 import json
@@ -9,6 +10,7 @@ from small_beir import write_beir
 from small_squad import write_squad
 
 import endx_jax
+from endx_jax.cli import evaluate
 from endx_jax.cli.entry import run_verb
 from endx_jax.index.index import Index
 
@@ -112,6 +114,18 @@ def test_a_whole_index_is_ranked_by_answers(index, tmp_path, endx):
     assert found == {"accuracy@5": 0.5, "accuracy@20": 0.5, "accuracy@100": 0.5}
     first, second = map(json.loads, (output / "index.per_question.jsonl").read_text().splitlines())
     assert (first["id"], first["accuracy@5"], second["ranks"], second["accuracy@100"]) == ("q0", 1.0, [], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("index", "data", "expected"),
+    [
+        ("runs/index.sqlite", "nq.jsonl.gz", "runs/index-evaluation/nq"),
+        ("runs/lr3.5.sqlite", "set/v1.0", "runs/lr3.5-evaluation/v1.0"),
+    ],
+)
+def test_results_of_indexes_and_data_whose_names_have_dots_are_apart(index, data, expected):
+    arguments = argparse.Namespace(index=index, data=data, workdir="", model="")
+    assert str(evaluate._default_output(arguments)) == expected
 
 
 FORMS = {"": "the {} on the mat", "q-": "where is the {}"}

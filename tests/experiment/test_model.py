@@ -114,7 +114,7 @@ def test_the_best_parameters_are_split_as_in_training_and_encode_alike(bert_work
 
 def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
     folder = write_tiny_bert(tmp_path / "bert")
-    write_usage(folder, prompts={"query": "ask: ", "passage": "tell: "})
+    write_usage(folder, prompts={"query": "ask: ", "document": "tell: "})
     for given, right in (
         ({}, ("ask: ", "tell: ")),
         ({"question_prompt": "q: "}, ("q: ", "tell: ")),
@@ -127,7 +127,7 @@ def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
 
 
 def test_a_finished_run_with_adapters_has_the_prompts_of_its_settings(pairs_csv, tmp_path):
-    folder = write_usage(write_tiny_bert(tmp_path / "bert"), prompts={"query": "ask: ", "passage": "tell: "})
+    folder = write_usage(write_tiny_bert(tmp_path / "bert"), prompts={"query": "ask: ", "document": "tell: "})
     config = tiny_recipe(folder, pairs_csv)
     config.model.question_prompt, config.model.lora.rank = "none", 4
     model = build_model(resolve(config))

@@ -1,6 +1,7 @@
 """Models, folders and settings that an export refuses, and what the one line of a refusal names."""
 
 import dataclasses
+import pathlib
 import subprocess
 
 import numpy as np
@@ -54,6 +55,13 @@ def test_other_folders_are_not_replaced(models, tmp_path):
     check_refusal(lambda: export(models["sde"], NAME, tmp_path), "did not write", "name a new folder")
     check_refusal(lambda: export(models["sde"], NAME, mine), "thesis.txt is a file", "name a folder")
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("path", [".", "..", "/", "out/.."])
+def test_a_path_without_the_name_of_a_folder_is_refused(models, tmp_path, monkeypatch, path):
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    check_refusal(lambda: export(models["sde"], NAME, pathlib.Path(path)), path, "name a folder")
 
 
 def test_a_runtime_that_fails_is_one_line(tmp_path, monkeypatch):

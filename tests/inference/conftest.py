@@ -18,7 +18,7 @@ def plain(tiny_bert):
 def prompted(tiny_bert, tmp_path_factory):
     """A model whose sides differ in their prompts, and one more prompt that is the default of neither."""
     folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
-    prompts = {"query": "who: ", "passage": "what: ", "cluster": "cat "}
+    prompts = {"query": "who: ", "document": "what: ", "cluster": "cat "}
     return endx_jax.load(write_usage(folder, prompts=prompts, truncate_dim=8))
 
 

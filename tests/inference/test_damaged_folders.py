@@ -52,7 +52,7 @@ def folders(tmp_path_factory) -> pathlib.Path:
 def load_all(folder: pathlib.Path) -> None:
     """Reads everything of a folder but what needs compilation."""
     read_usage(folder)
-    sources = pretrained.load_sides(str(folder)).values()
+    sources = pretrained.load_sides(pretrained.locate(str(folder))).values()
     for source in {source.folder: source for source in sources}.values():  # sides may be one
         source.params()
         tokenizer = Tokenizer(source.folder)

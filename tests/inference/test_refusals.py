@@ -90,7 +90,7 @@ def test_embeddings_that_can_not_be_compared_are_named(plain, first, second, wor
 
 def test_what_a_model_can_not_do_is_named_with_what_it_can(plain, prompted, tmp_path):
     check_refusal(lambda: prompted.encode(TEXTS), "encode_query", "encode_document", "prompt=")
-    check_refusal(lambda: prompted.encode_query("a", prompt_name="qeury"), "'qeury'", "'query'", "query, passage")
+    check_refusal(lambda: prompted.encode_query("a", prompt_name="qeury"), "'qeury'", "'query'", "query, document")
     check_refusal(lambda: prompted.encode_query([], truncate_dim=1000), *NO_WIDTH.split())
     check_refusal(lambda: plain.encode_document(["a"], pool_factor=2), "pool_factor", "one vector for each text")
     folder = write_tiny_bert(tmp_path / "bert")

@@ -34,7 +34,7 @@ APART, PROJECTED = (dict.fromkeys(SIDES, frozenset(groups)) for groups in (ENCOD
 )
 def test_parts_that_both_sides_name_are_shared(tmp_path, query, document, after, expected):
     query, document, after = query.split(), document.split(), after.split()
-    sources = pretrained.load_sides(str(write_routes(tmp_path, query, document, after)))
+    sources = pretrained.load_sides(write_routes(tmp_path, query, document, after))
     model, params = finished_towers(sources)
     assert groups(params) == expected
     for side, modules in (("question", query), ("answer", document)):
@@ -50,7 +50,7 @@ def test_towers_of_two_widths_or_two_encoders_are_refused(tmp_path):
     folder = write_routes(tmp_path, ["Transformer", "Pooling"], ["Transformer-b", "Pooling"])
     check_refusal(lambda: pretrained.load_encoder(str(folder)), "/Transformer-b")
     folder = write_routes(tmp_path / "widths", ["Transformer", "Pooling", "Dense-6"], ["Transformer", "Pooling"])
-    check_refusal(lambda: finished_towers(pretrained.load_sides(str(folder))), "6 dimensions", "32 dimensions")
+    check_refusal(lambda: finished_towers(pretrained.load_sides(folder)), "6 dimensions", "32 dimensions")
 
 
 def test_training_starts_from_the_folder_s_projection(tmp_path):

@@ -43,8 +43,8 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(use, tmp_pat
         folder = locate("some/model")
         check_refusal(lambda: locate("some/other"), "'some/other'", "RepositoryNotFoundError", "give a folder")
     assert folder.name == COMMIT
-    for side, source in load_sides(str(folder)).items():
-        chex.assert_trees_all_equal(source.params(), load_sides(str(published))[side].params())
+    for side, source in load_sides(folder).items():
+        chex.assert_trees_all_equal(source.params(), load_sides(published)[side].params())
     files, found = (
         {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
         for root in (published, folder)

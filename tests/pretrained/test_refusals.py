@@ -221,7 +221,8 @@ MAP = "weight_map"
     ("files", "words"),
     [
         ({}, "model.safetensors"),
-        ({"pytorch_model.bin": b""}, "pytorch_model.bin never convert"),
+        ({"pytorch_model.bin": b"", "config.json": {"model_type": "bert"}}, "pytorch_model.bin never AutoModel.from"),
+        ({"pytorch_model.bin": b"", "config.json": {"in_features": 3}}, "pytorch_model.bin never SentenceTransformer("),
         ({SHARD_INDEX: "{"}, "column 2 JSON"),
         ({SHARD_INDEX: []}, "object list"),
         ({SHARD_INDEX: {}}, "'weight_map'"),

@@ -124,6 +124,7 @@ def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):
     check_refusal(lambda: read_head(tmp_path), "Dense-b/config.json", "activation_function")
 
 
+@pytest.mark.filterwarnings("ignore:.*documents have the prompt")
 @pytest.mark.parametrize(
     ("prompts", "question", "answer"),
     [
@@ -134,9 +135,17 @@ def test_several_linear_dense_are_one_and_defaults_are_bias_and_tanh(tmp_path):
         ({"retrieval": "r: "}, "", ""),
     ],
 )
-def test_prompts_of_the_sides_go_by_the_names_that_sentence_transformers_looks_for(tmp_path, prompts, question, answer):
+def test_prompts_of_the_sides_go_by_their_names(tmp_path, prompts, question, answer):
     usage = read_usage(write_files(tmp_path, {USAGE_FILE: {"prompts": prompts, "default_prompt_name": None}}))
     assert (usage.prompt("question"), usage.prompt("answer"), usage.default_prompt) == (question, answer, "")
+
+
+@pytest.mark.parametrize("name", ["passage", "corpus"])
+def test_a_prompt_that_sentence_transformers_does_not_use_is_told_of(tmp_path, name):
+    write_files(tmp_path, {USAGE_FILE: {"prompts": {"query": "q: ", name: "p: "}}})
+    with pytest.warns(UserWarning, match="documents have the prompt 'p: '"):
+        read_usage(tmp_path)
+    assert read_usage(tmp_path, "CrossEncoder").prompt("answer") == "p: "  # of which only the default one is used
 
 
 def test_unknown_keys_of_a_use_are_named(tmp_path):

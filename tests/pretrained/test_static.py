@@ -2,8 +2,10 @@ import gzip
 import json
 import os
 
+import huggingface_hub
 import numpy as np
 import pytest
+from fake_hub import use_hub
 from helpers import one_line_error, times
 from refusals import check_refusal
 from safetensors.numpy import save_file
@@ -119,6 +121,13 @@ def token_vectors(tmp_path):
     save_file({"embeddings": table}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"model_type": "model2vec"}))
     return folder, table
+
+
+def test_token_vectors_of_the_hub_are_those_of_a_folder(token_vectors, monkeypatch):
+    folder, _ = token_vectors
+    use_hub(monkeypatch)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
+    np.testing.assert_array_equal(rows("some/vectors", "the cat"), rows(folder, "the cat"))
 
 
 def test_token_vectors_are_pooled_without_special_tokens(token_vectors):
