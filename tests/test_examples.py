@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import functools
 import json
 import pathlib
@@ -98,8 +99,12 @@ def test_the_method_of_the_page_about_losses_trains(tiny_bert, pairs_csv, tmp_pa
     objective = method.find_method("hinge").objective(None, method.find_method("hinge").settings())
     embedded = Embeddings(jnp.eye(3), jnp.array([[1.0, 0, 0], [0.9, 1.9, 0], [1.0, 0, 1.0]]))
     batch = Batch(None, None, jnp.arange(3), jnp.array([5, 6, 5]), jnp.array([[5], [6], [5]]))
-    loss, metrics = objective.loss({}, embedded, batch, None, 0)
-    np.testing.assert_allclose([loss, metrics["wrong"]], [0.1 / 3, 4 / 9], rtol=1e-6)
+    mined = dataclasses.replace(
+        batch, hard_negatives=jnp.zeros((3, 1, 2)), hard_negative_ids=jnp.array([[7], [7], [7]])
+    )
+    for one in (batch, mined):
+        loss, metrics = objective.loss({}, embedded, one, None, 0)
+        np.testing.assert_allclose([loss, metrics["wrong"]], [0.1 / 3, 4 / 9], rtol=1e-6)
 
 
 def test_a_tower_in_nnx_has_the_values_and_gradients_of_linen(tiny_bert, monkeypatch):

@@ -18,6 +18,7 @@ from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import opened
 from endx_jax.files import expanded
 from endx_jax.inference import EmbeddingModel, load
+from endx_jax.methods import find_method
 from endx_jax.methods.config import load_config
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import silenced
@@ -33,8 +34,8 @@ def train(
     config: str | os.PathLike | Mapping = "minilm",
     settings: Mapping[str, Any] | None = None,
     verbose: bool = True,
-) -> EmbeddingModel:
-    """Trains a model on pairs in memory, evaluates it, and returns it.
+) -> EmbeddingModel | None:
+    """Trains a model on pairs in memory, evaluates it, and returns it; None for a pair classifier.
 
     As `endx train`, it writes a workdir, which `endx search`, `endx serve` and `endx_jax.load` read, and it resumes an
     interrupted run. The pairs are kept in the workdir as `pairs.jsonl`.
@@ -86,4 +87,4 @@ def train(
             row = functools.partial(re.sub, place, lambda at: f"pairs[{int(at[1]) - 1}]" if at[1] else "pairs")
             failure.rename(row)
             raise
-    return load(folder)
+    return load(folder) if find_method(tree["objective"]["name"]).embeds else None

@@ -227,6 +227,7 @@ def _is_finished(run: Run) -> bool:
             all(file.is_file() for file in needed)
             # Settings that the version of the run did not have are at their defaults.
             and workdirs.read_config(run.workdir).as_dict() == run.settings.as_dict()
+            and workdirs.read_data(run.workdir).get("evaluated", _evaluated(run)) == _evaluated(run)
             and best_step(run.workdir, run.settings.evaluation.metric) is not None
         ),
         "finished",
@@ -391,12 +392,17 @@ def _report(
     return results
 
 
+def _evaluated(run: Run) -> dict[str, str]:
+    """Returns the SHA-256 of each set that a run ranks, by its name."""
+    return {"test": run.data.test.sha256} | {f"set {name}": records.sha256 for name, records in run.sets.items()}
+
+
 def _describe(run: Run) -> None:
     """Writes settings, hash of the data and description of the model; removes the results of an earlier run."""
     for name in (workdirs.RESULTS, workdirs.PAGE):
         (run.workdir / name).unlink(missing_ok=True)
     questions = {name: len(part.questions) for name, part in vars(run.data).items()}
-    about_data = {"sha256": run.training.sha256, "questions": questions}
+    about_data = {"sha256": run.training.sha256, "questions": questions, "evaluated": _evaluated(run)}
     if run.model.base:
         about_data["base_sha256"] = run.model.base_sha256
     workdirs.write_config(run.workdir, run.settings, about_data)

@@ -139,16 +139,14 @@ class Objective:
 
 
 def known_ids(batch: Batch) -> dict[str, Array]:
-    """Returns the ids that identify false negatives, by the losses' argument names."""
-    ids: dict = {name: getattr(batch, name) for name in ("question_id", "answer_id", "positive_ids")}
-    if batch.hard_negatives is not None:
-        ids["hard_negative_ids"] = batch.hard_negative_ids
-    return ids
+    """Returns the ids of pairs that identify false negatives, by the losses' argument names."""
+    return {name: getattr(batch, name) for name in ("question_id", "answer_id", "positive_ids")}
 
 
 def loss_arrays(batch: Batch) -> dict[str, Any]:
     """Returns the arrays of a batch that a loss takes beside embeddings, by argument name."""
-    return known_ids(batch) | dict(batch.extra)
+    mined = {} if batch.hard_negatives is None else {"hard_negative_ids": batch.hard_negative_ids}
+    return known_ids(batch) | mined | dict(batch.extra)
 
 
 def tokens_of_rows(rows: tuple[Any, Array]) -> Array:

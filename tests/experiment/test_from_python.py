@@ -11,7 +11,8 @@ from refusals import check_refusal
 import endx_jax
 from endx_jax.experiment.data import rows_of
 from endx_jax.experiment.workdir import opened
-from endx_jax.methods.config import load_recipe
+from endx_jax.methods.config import base_config, load_recipe
+from endx_jax.methods.pair import PairSettings
 from endx_jax.parallel import console
 
 PAIRS = [(f"where is the cat {n}", f"the cat {n} is in the {'house' if n % 2 else 'dog'} {n}") for n in range(60)]
@@ -94,6 +95,11 @@ def test_tables_are_pairs(kind, config, tmp_path, trees):
     written = {"question": "where is the cat 1", "answer": "the cat 1 is in the house 1", "negative": "the dog"}
     assert lines[1] == json.dumps(written)
     assert len(lines) == 60
+
+
+def test_a_pair_classifier_has_no_embedding_model(tmp_path, trees):
+    assert endx_jax.train(PAIRS, tmp_path, config=base_config(PairSettings())) is None
+    assert trees[0]["objective"]["name"] == "pair"
 
 
 def test_values_of_numpy_are_those_of_python():
