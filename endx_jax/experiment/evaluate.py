@@ -61,7 +61,7 @@ def evaluate(
       data: file or folder of any supported format, or suite of BEIR folders [the test split of `workdir`].
       workdir: workdir of a run, whose best checkpoint is used, in place of `model`; its settings say how data is read.
       index: index whose documents are ranked, by the model that encoded it; needs `data` that name right documents by
-        id or contain answer strings.
+        id, hold their texts, or contain answer strings.
       output: output folder for metrics, TREC runs and an index of the pool [evaluation/NAME-POOL in WORKDIR; in Python
         none].
       pool: retrieval unit of reading-comprehension data, as `data.pool` [the run's; with `model` whole paragraphs,

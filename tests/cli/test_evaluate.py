@@ -9,6 +9,7 @@ from small_squad import write_squad
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
+from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.index.index import Index
 
 
@@ -102,6 +103,16 @@ def test_a_whole_index_is_ranked_by_answers(index, tmp_path, endx):
     assert found == {"accuracy@5": 0.5, "accuracy@20": 0.5, "accuracy@100": 0.5}
     first, second = map(json.loads, (output / "index.per_question.jsonl").read_text().splitlines())
     assert (first["id"], first["accuracy@5"], second["ranks"], second["accuracy@100"]) == ("q0", 1.0, [], 0.0)
+
+
+def test_pairs_without_ids_are_found_in_an_index_by_their_texts(tiny_bert, tmp_path):
+    rows = [f"where is the {name},the {name} is on the mat" for name in ("cat", "dog", "sofa", "mat", "zebra")]
+    index, found = tmp_path / "index.sqlite", []
+    for listed in (rows, rows[::-1]):
+        data = written(tmp_path / "pairs.csv", "\n".join(["question,answer", *listed]))
+        index.exists() or encode_corpus(tiny_bert, data, index)
+        found.append(endx_jax.evaluate(index=index, data=data).evaluation.values["mrr"].tolist())
+    assert found[0] == found[1][::-1]
 
 
 FORMS = {"": "the {} on the mat", "q-": "where is the {}"}
