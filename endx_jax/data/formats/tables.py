@@ -252,7 +252,7 @@ class _DocumentTable:
             row[TITLE] = title
         inner = row.get("metadata")
         metadata = _scalars(row, where) | (_scalars(inner, where) if isinstance(inner, dict) else {})
-        return Document(name, f"{title} {text}".strip(), metadata)
+        return Document(name, f"{title} {text}".strip(), metadata, numbered=not key)
 
 
 def text_of(row: dict, key: str, where: str) -> str:
@@ -325,7 +325,7 @@ def lines(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[
     )
     for count, (file, number, line) in enumerate(listed, start=1):
         if text := line.strip():
-            yield f"{file}, line {number}", Document(str(count), text)
+            yield f"{file}, line {number}", Document(str(count), text, numbered=True)
 
 
 def _is_lines(place: Place) -> bool:

@@ -118,7 +118,8 @@ class RetrievalSet:
     @property
     def documents(self) -> list[Document]:
         """Candidates with their ids, as documents."""
-        return [Document(name, text) for name, text in zip(self.candidate_ids, self.candidates, strict=True)]
+        named = zip(self.candidate_ids, self.candidates, strict=True)
+        return [Document(name, text, numbered=self.numbered) for name, text in named]
 
     @property
     def examples(self) -> Iterator[Example]:
