@@ -8,18 +8,18 @@ from endx_jax.data.languages import LANGUAGES
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of those settings of `data` that control how rows are read; `--language` has no default."""
+    """Adds the flags, without defaults, of those settings of `data` that control how rows are read."""
     from endx_jax.data.settings import DataSettings
 
     options: dict[str, dict[str, Any]] = {
-        "question_column": {"default": "", "metavar": "NAME"},
-        "answer_column": {"default": "", "metavar": "NAME"},
+        "question_column": {"metavar": "NAME"},
+        "answer_column": {"metavar": "NAME"},
         "skip_invalid": {"action": "store_true"},
-        "language": {"choices": LANGUAGES, "default": argparse.SUPPRESS, "metavar": "NAME"},
+        "language": {"choices": LANGUAGES, "metavar": "NAME"},
     }
     for field in dataclasses.fields(DataSettings):
         if field.name in options:
-            about = {"help": field.metadata["doc"], **options[field.name]}
+            about = {"help": field.metadata["doc"], "default": argparse.SUPPRESS, **options[field.name]}
             parser.add_argument(f"--{field.name.replace('_', '-')}", **about)
 
 

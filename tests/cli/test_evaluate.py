@@ -1,6 +1,7 @@
 import contextlib
 import io
 import json
+import shutil
 
 import pytest
 from helpers import written
@@ -38,6 +39,17 @@ def test_other_data_with_a_pretrained_model_and_questions_that_share_an_answer_a
     assert [document.text for _, document in snapshot] == ["yes", "no"]
     assert snapshot.info.model == {"name": str(tiny_bert), "identity": identity, "product_dtype": "float32"}
     assert (out / "bm25.run.trec").read_text().split()[:2] == ["q0", "Q0"]
+
+
+def test_other_data_is_read_by_the_settings_of_the_run(trained_workdir, tmp_path, endx):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"] |= {"question_column": "asked", "answer_column": "said", "skip_invalid": True}
+    (workdir / "config.json").write_text(json.dumps(config))
+    data = written(tmp_path / "x.csv", "question,asked,said,answer\n,one,cat,\n,two,,\n,two,dog,\n")
+    arguments = [f"--workdir={workdir}", f"--data={data}"]
+    assert "evaluating 2 questions against 2 candidates" in endx("evaluate", *arguments).out
+    assert "no column 'is'" in endx("evaluate", *arguments, "--answer-column=is", status=2).err
 
 
 def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, endx):

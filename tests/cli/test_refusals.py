@@ -49,6 +49,8 @@ REFUSED = {
     f"{EVALUATE} --data=empty": "empty: questions and answers, documents",
     f"{EVALUATE} --data=suite": "suite/b queries.jsonl",
     f"{EVALUATE} --data=suite/a --split=dev": "suite/a/qrels 'dev' split test",
+    "evaluate --workdir={run} --language=none": "language data=FILE",
+    "evaluate --workdir={run} --split=dev": "split data=FILE",
     "evaluate --index=x": "index needs data",
     "evaluate --index=x --data={pairs} --reverse": "rerank reverse index",
     "evaluate --index={run}/index.sqlite --data=suite": "suite (a, b) one of them",
