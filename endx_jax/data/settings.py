@@ -26,7 +26,13 @@ class TrainingSet(NamedTuple):
 
 INF = float("inf")
 # Settings of which only one may be set.
-EXCLUSIVE = (("format", "merge"), ("format", "tokens"), ("merge", "test_path"), ("mixture", "max_train_pairs"))
+EXCLUSIVE = (
+    ("format", "merge"),
+    ("format", "tokens"),
+    ("merge", "test_path"),
+    ("mixture", "max_train_pairs"),
+    ("tokens", "max_test_questions"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
