@@ -231,11 +231,9 @@ class _DocumentTable:
         return columns.choose(TEXT, row, where, self.text)
 
     def check_header(self, header: list[str], where: str) -> None:
-        """Raises EndxError unless a header line has the column of the text, and no two columns of the same name."""
+        """Raises EndxError unless a header line has the column of the text, or those of pairs."""
         if not self.holds_pairs(header):
             self.chosen(header, where)
-        if len(set(header)) < len(header):
-            raise EndxError(f"{where}: two columns have the same name among {json_files.format_names(header)}")
 
     def document(self, row: dict, number: int | str, where: str) -> Document:
         """Returns the document of a row; `number` is its id if the row has none."""
