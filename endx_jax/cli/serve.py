@@ -69,7 +69,7 @@ def serve(
         from endx_jax.serving.server import bind, run_server
     except ModuleNotFoundError as missing:
         raise EndxError(f"a server needs the package {missing.name}: {install('serve')}") from None
-    from endx_jax.experiment.workdir import run_index
+    from endx_jax.experiment.workdir import run_index, run_language
     from endx_jax.parallel.console import say
 
     limits = Limits(**{field.name: further.pop(field.name) for field in dataclasses.fields(Limits)})
@@ -81,6 +81,8 @@ def serve(
         )
     settings = ServingSettings(limits, token, loopback_only=loopback and token is None and not allow_anonymous)
     with bind(host, port) as bound:
+        if corpus:
+            further["language"] = run_language(workdir)
         place = index or ("" if corpus else run_index(workdir or ""))
         service = _service(model or workdir or "", place, corpus, engine, rerank or "", limits.max_text, further)
         shown = f"[{host}]" if ":" in host else host
