@@ -121,8 +121,9 @@ def _with_local_outputs(arguments: list[str], stack: contextlib.ExitStack, resum
 @contextlib.contextmanager
 def _uploading(output: str, resumable: bool) -> Iterator[pathlib.Path]:
     from endx_jax.buckets import uploading
+    from endx_jax.parallel.console import naming
 
-    with uploading(output, resumable=resumable) as local:
+    with uploading(output, resumable=resumable) as local, naming(local, output):
         yield local
     print(f"uploaded to {output}")
 

@@ -223,7 +223,9 @@ def _converse(index: "Index", ask: Ask, mode: str) -> None:
 
 def _note(line: str) -> None:
     """Prints a message that is not a result."""
-    print(printable(line), file=sys.stderr, flush=True)
+    from endx_jax.parallel.console import renamed
+
+    print(printable(renamed(line)), file=sys.stderr, flush=True)
 
 
 GROUPS = {
