@@ -278,7 +278,7 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
 
 
 def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
-    """Yields the distinct answers of pairs with their questions, without answers that are marked as wrong."""
+    """Yields the distinct answers of pairs with the questions for which they are right, perhaps none."""
     merged: dict[str, tuple[str, Document, dict[str, None]]] = {}
     pairs, other = table.pairs, 0
     for _, where, row in pairs.labelled(rows):
