@@ -146,6 +146,7 @@ ONCE = ("--corpus", "--data", "--index", "--questions", "--add", "--where")
 SMALLER = {
     "train": "set a smaller --config.train.tower_chunk or --config.data.answer_length",
     "plan": "plan for fewer devices, or on a machine with more memory",
+    **dict.fromkeys(("search", "serve"), "end other programs, or encode the index with --precision=float16 or int8"),
 }
 SMALLER_DATA = "end other programs, or use less data at a time"
 
