@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from etils import epath
 
 from endx_jax import json_files
-from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag
+from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, check_reading
 from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, counted, printable
 from endx_jax.files import replacing
@@ -88,6 +88,7 @@ def search(
     require(top >= 1, f"--top={top}: it must be at least 1")
     require(rerank_top >= 1, f"--rerank-top={rerank_top}: it must be at least 1")
     require(weight is None or mode in ("", "hybrid"), f"--weight is for --mode=hybrid, not {mode}")
+    check_reading(reading, "--add", add)
     asks = bool(question or questions)
     require(asks or not output, "--output needs questions: give them as arguments or by --questions=FILE")
     if not (asks or add or delete or sys.stdin.isatty()):

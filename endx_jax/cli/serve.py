@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from etils import epath
 
 from endx_jax.buckets import url_of
-from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag
+from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, check_reading
 from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, RunInterrupted, install
 from endx_jax.index.approximate import ENGINES, EXACT
@@ -73,6 +73,7 @@ def serve(
     from endx_jax.parallel.console import say
 
     limits = Limits(**{field.name: further.pop(field.name) for field in dataclasses.fields(Limits)})
+    check_reading(further, "--corpus", corpus)
     token, loopback = _token(token_file), _is_loopback(host)
     if not (loopback or token or allow_anonymous):
         raise EndxError(
