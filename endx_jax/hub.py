@@ -92,7 +92,6 @@ def dataset_path(path: str) -> str:
         revision=revision,
     )
     local = str(folder / inside)
-    exists = os.path.exists(local) or glob.glob(local) if inside else os.listdir(local)
-    if not exists:
+    if not (os.path.exists(local) or glob.glob(local)):
         raise EndxError(f"{path}: no {', '.join(DATA_ENDINGS)} file there; name another folder of the data set")
     return local

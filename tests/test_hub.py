@@ -44,6 +44,12 @@ def test_folders_and_patterns_of_a_data_set_of_the_hub_are_read(use, tmp_path):
         check_refusal(lambda: local_path("hf://datasets/some/pairs/triplets"), "name another folder")
 
 
+def test_a_data_set_of_the_hub_without_a_file_of_data_is_named(use, tmp_path):
+    with FakeHub("some/code", write_files(tmp_path / "hub", {"script.py": "", "README.md": ""}), dataset=True) as hub:
+        use(hub.address)
+        check_refusal(lambda: local_path("hf://datasets/some/code"), "hf://datasets/some/code", ".csv", "name another")
+
+
 def test_what_is_not_on_the_hub_is_one_line(use):
     use()
     check_refusal(lambda: local_path("hf://datasets/no/such"), "hf://datasets/no/such", "check")

@@ -104,7 +104,7 @@ optimizer. name='adam' schedule='cosin' learning_rate=-1.0 warmup_steps=-2
 train. log_every=0 checkpoint_every=0 patience=-1 keep_checkpoints=0 tower_chunk=-2 profile_steps=-1 profiler_port=65536
 data. pool='answer' format='pdf' mixture_temperature=-1.0 mixture_batches='one' tokenizing_processes=-1
 data. question_length=2 answer_length=2 max_test_questions=-1 max_train_pairs=-1 group_size=0 hard_negatives=-2
-data. held_out_by='rows' language='klingon' reading_threads=-1
+data. held_out_by='rows' language='klingon' reading_threads=-1 validation_fraction=1.0 test_fraction=-0.1
 evaluation. min_questions=(8,0) batch_size=0
 """
 

@@ -2,24 +2,26 @@
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from endx_jax.data.languages import LANGUAGES
+from endx_jax.settings import require
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of those settings of `data` that control how rows are read; `--language` has no default."""
+    """Adds the flags, without defaults, of those settings of `data` that control how rows are read."""
     from endx_jax.data.settings import DataSettings
 
     options: dict[str, dict[str, Any]] = {
-        "question_column": {"default": "", "metavar": "NAME"},
-        "answer_column": {"default": "", "metavar": "NAME"},
+        "question_column": {"metavar": "NAME"},
+        "answer_column": {"metavar": "NAME"},
         "skip_invalid": {"action": "store_true"},
-        "language": {"choices": LANGUAGES, "default": argparse.SUPPRESS, "metavar": "NAME"},
+        "language": {"choices": LANGUAGES, "metavar": "NAME"},
     }
     for field in dataclasses.fields(DataSettings):
         if field.name in options:
-            about = {"help": field.metadata["doc"], **options[field.name]}
+            about = {"help": field.metadata["doc"], "default": argparse.SUPPRESS, **options[field.name]}
             parser.add_argument(f"--{field.name.replace('_', '-')}", **about)
 
 
@@ -44,3 +46,9 @@ def add_corpus_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--question-column", help="question column, if rows are pairs [question, query, ...]")
     parser.add_argument("--id-column", help="id column; empty for line numbers [_id, id, pid, docno, doc_id, ...]")
     parser.add_argument("--title-column", help="title column [title]")
+
+
+def check_reading(reading: Mapping[str, str | None], flag: str, corpus: str) -> None:
+    """Raises EndxError if flags of `add_corpus_flags` are given without the corpus of `flag`, which they are for."""
+    given = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
+    require(bool(corpus or not given), f"{', '.join(given)}: set {flag}=FILE, the corpus that is read so")

@@ -55,7 +55,7 @@ def encode(
       **reading: split and columns, as for `read_corpus`
     """
     require(sum(map(bool, (workdir, model, join))) == 1, "set one of --workdir=RUN, --model=NAME and --join=FILE")
-    from endx_jax.experiment.workdir import check_writable, read_config
+    from endx_jax.experiment.workdir import check_writable, run_language
     from endx_jax.index.corpus_encoding import Encoding, encode_corpus
     from endx_jax.index.shards import join_shards
     from endx_jax.parallel.console import say
@@ -79,7 +79,7 @@ def encode(
         corpus,
         output,
         Encoding(precision, truncate_dim, batch_size, pool_factor),
-        language=language or (read_config(workdir).data.language if workdir else ""),
+        language=language or run_language(workdir),
         shard=(int(numbers[1]), int(numbers[2])),
         reuse=reuse,
         pool=pool,

@@ -121,8 +121,9 @@ def _with_local_outputs(arguments: list[str], stack: contextlib.ExitStack, resum
 @contextlib.contextmanager
 def _uploading(output: str, resumable: bool) -> Iterator[pathlib.Path]:
     from endx_jax.buckets import uploading
+    from endx_jax.parallel.console import naming
 
-    with uploading(output, resumable=resumable) as local:
+    with uploading(output, resumable=resumable) as local, naming(local, output):
         yield local
     print(f"uploaded to {output}")
 
@@ -145,6 +146,7 @@ ONCE = ("--corpus", "--data", "--index", "--questions", "--add", "--where")
 SMALLER = {
     "train": "set a smaller --config.train.tower_chunk or --config.data.answer_length",
     "plan": "plan for fewer devices, or on a machine with more memory",
+    **dict.fromkeys(("search", "serve"), "end other programs, or encode the index with --precision=float16 or int8"),
 }
 SMALLER_DATA = "end other programs, or use less data at a time"
 

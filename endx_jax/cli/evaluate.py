@@ -4,7 +4,8 @@ Of a suite, a folder of BEIR folders such as NanoBEIR, each set is ranked; the t
 
 Several processes, as started by `launch/local.py`, divide the encoding; the first one writes the results.
 
-`--index` ranks all documents of an index instead, for data that name right documents by id or contain answer strings.
+`--index` ranks all documents of an index instead, for data that name right documents by id,
+hold their texts, or contain answer strings.
 """
 
 import argparse

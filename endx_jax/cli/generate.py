@@ -171,7 +171,7 @@ def _name_skipped(asked: list[Document], journal: Journal, unanswered: dict[str,
     for reason, number in Counter(reasons.values()).most_common():
         ids = [name for name, why in reasons.items() if why == reason][:NAMED]
         say(f"skipped {number:,} passages ({reason}): {json_files.format_names(ids)}")
-    if unanswered:
+    if any(map(journal.tries_left, map(key_of, unanswered))):
         say("run the same command again to ask for those that got no answer")
 
 

@@ -2,18 +2,19 @@
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import itertools
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from etils import epath
 
 from endx_jax import json_files
-from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag
+from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, check_reading
 from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, counted, printable
 from endx_jax.files import replacing
@@ -22,7 +23,7 @@ from endx_jax.settings import require
 
 if TYPE_CHECKING:
     from endx_jax.cli.answers import NamedQuestion
-    from endx_jax.data.sets.documents import FoundDocument
+    from endx_jax.data.sets.documents import Document, FoundDocument
     from endx_jax.index.index import Index
 
 Ask = Callable[[list[str]], "list[list[FoundDocument]]"]
@@ -70,7 +71,8 @@ def search(
       rerank: workdir of a pair classifier or of late interaction, or folder or name of a CrossEncoder or
         MultiVectorEncoder, that re-ranks the best answers
       rerank_top: number of answers that --rerank re-ranks
-      add: corpus to add, as for encode; documents with a known id are replaced
+      add: corpus to add, as for encode; documents with a known id are replaced;
+        without ids, a text that the index has keeps its id, and a new one gets a free id
       delete: id of a document to delete; repeatable
       **reading: split and columns of the corpus to add, as for `read_corpus`
     """
@@ -86,6 +88,7 @@ def search(
     require(top >= 1, f"--top={top}: it must be at least 1")
     require(rerank_top >= 1, f"--rerank-top={rerank_top}: it must be at least 1")
     require(weight is None or mode in ("", "hybrid"), f"--weight is for --mode=hybrid, not {mode}")
+    check_reading(reading, "--add", add)
     asks = bool(question or questions)
     require(asks or not output, "--output needs questions: give them as arguments or by --questions=FILE")
     if not (asks or add or delete or sys.stdin.isatty()):
@@ -145,7 +148,7 @@ def _change(index: "Index", add: str, delete: Sequence[str], reading: Mapping[st
     if add:
         from endx_jax.data.formats import read_corpus
 
-        documents = read_corpus(add, **reading)
+        documents = _with_ids(index, read_corpus(add, **reading), delete)
         some = [*itertools.islice(documents, TOGETHER)]  # before the deletion, which can't be undone
     if delete:
         index.delete(delete)
@@ -157,6 +160,29 @@ def _change(index: "Index", add: str, delete: Sequence[str], reading: Mapping[st
             added += len(some)
             some = [*itertools.islice(documents, TOGETHER)]
         _note(f"added {counted(added, 'document')}, replacing {replaced:,}; {held()}")
+
+
+def _with_ids(index: "Index", documents: Iterable["Document"], deleted: Sequence[str]) -> Iterator["Document"]:
+    """Yields the documents; ids that were counted give way to that of the index for this text, or else to a free one.
+
+    Known questions of such a text are added to those in the index. It is left out if it changes nothing.
+    """
+    ids: dict[int, str] = {}  # by the hashes of the texts, which need less memory
+    numbers = itertools.count(len(index))
+    for document in documents:
+        if document.numbered:
+            ids = ids or {hash(old.text): old.id for _, old in index.snapshot if old.id not in deleted}
+            old = index.get(ids.get(hash(document.text), ""))
+            if old is None or old.text != document.text:
+                letters = document.id.rstrip("0123456789")
+                names = (f"{letters}{number}" for number in numbers)
+                document = dataclasses.replace(document, id=next(name for name in names if name not in index))
+            else:
+                questions = tuple(dict.fromkeys([*old.questions, *document.questions]))
+                document = dataclasses.replace(document, id=old.id, questions=questions)
+                if document == old:
+                    continue
+        yield document
 
 
 def _answer_all(
@@ -198,7 +224,9 @@ def _converse(index: "Index", ask: Ask, mode: str) -> None:
 
 def _note(line: str) -> None:
     """Prints a message that is not a result."""
-    print(printable(line), file=sys.stderr, flush=True)
+    from endx_jax.parallel.console import renamed
+
+    print(printable(renamed(line)), file=sys.stderr, flush=True)
 
 
 GROUPS = {

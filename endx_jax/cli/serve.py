@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from etils import epath
 
 from endx_jax.buckets import url_of
-from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag
+from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, check_reading
 from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, RunInterrupted, install
 from endx_jax.index.approximate import ENGINES, EXACT
@@ -69,10 +69,11 @@ def serve(
         from endx_jax.serving.server import bind, run_server
     except ModuleNotFoundError as missing:
         raise EndxError(f"a server needs the package {missing.name}: {install('serve')}") from None
-    from endx_jax.experiment.workdir import run_index
+    from endx_jax.experiment.workdir import run_index, run_language
     from endx_jax.parallel.console import say
 
     limits = Limits(**{field.name: further.pop(field.name) for field in dataclasses.fields(Limits)})
+    check_reading(further, "--corpus", corpus)
     token, loopback = _token(token_file), _is_loopback(host)
     if not (loopback or token or allow_anonymous):
         raise EndxError(
@@ -81,6 +82,8 @@ def serve(
         )
     settings = ServingSettings(limits, token, loopback_only=loopback and token is None and not allow_anonymous)
     with bind(host, port) as bound:
+        if corpus:
+            further["language"] = run_language(workdir)
         place = index or ("" if corpus else run_index(workdir or ""))
         service = _service(model or workdir or "", place, corpus, engine, rerank or "", limits.max_text, further)
         shown = f"[{host}]" if ":" in host else host

@@ -26,7 +26,13 @@ class TrainingSet(NamedTuple):
 
 INF = float("inf")
 # Settings of which only one may be set.
-EXCLUSIVE = (("format", "merge"), ("format", "tokens"), ("merge", "test_path"), ("mixture", "max_train_pairs"))
+EXCLUSIVE = (
+    ("format", "merge"),
+    ("format", "tokens"),
+    ("merge", "test_path"),
+    ("mixture", "max_train_pairs"),
+    ("tokens", "max_test_questions"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,8 +118,10 @@ class DataSettings:
     )
     question_length: int = key(64, "Maximum tokens of a question, the two special tokens included.", least=3)
     answer_length: int = key(256, "Maximum tokens of an answer, the two special tokens included.", least=3)
-    validation_fraction: float = key(0.05, "Share of the questions held out for validation, in [0, 1).")
-    test_fraction: float = key(0.1, "Share of the questions held out for testing, in [0, 1). Unused with `test_path`.")
+    validation_fraction: float = key(0.05, "Share of the questions held out for validation.", least=0, below=1)
+    test_fraction: float = key(
+        0.1, "Share of the questions held out for testing. Unused with `test_path`.", least=0, below=1
+    )
     held_out_by: str = key(
         "answers",
         "What is held out. answers: answers, or groups such as articles, with all their questions. questions: single "

@@ -12,6 +12,7 @@ from endx_jax.data.sets.records import Pools, RetrievalSet, RetrievalSetBuilder
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
 from endx_jax.data.settings import DOCUMENTS, PARAGRAPHS, DataSettings
 from endx_jax.errors import EndxError
+from endx_jax.settings import require
 
 
 def find_data(
@@ -180,8 +181,11 @@ def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:
 def parted(records: RetrievalSet, settings: DataSettings) -> Splits:
     """Returns the train, validation and test sets of one data set, by the shares of the settings."""
     records = dataclasses.replace(records, language=settings.language or records.text_language)  # of all texts
-    shares = {"validation": settings.validation_fraction, "test": settings.test_fraction}
-    return SPLITS["questions" if settings.merge else settings.held_out_by](records, **shares)
+    validation, test = settings.validation_fraction, settings.test_fraction
+    shares = f"{validation} and data.test_fraction={test}"
+    require(validation + test < 1, f"data.validation_fraction={shares} leave nothing for training: lower one of them")
+    divide = SPLITS["questions" if settings.merge else settings.held_out_by]
+    return divide(records, validation=validation, test=test)
 
 
 def pools(records: RetrievalSet, settings: DataSettings, data: Data | None = None) -> Pools:

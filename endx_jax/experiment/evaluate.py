@@ -3,7 +3,7 @@
 import functools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from endx_jax.settings import require
@@ -25,6 +25,8 @@ def check_arguments(
     top: int,
     min_questions: Sequence[int],
     reverse: bool,
+    split: str | None,
+    reading: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> None:
     """Raises EndxError for arguments of `evaluate` that contradict each other; ignores the others."""
@@ -35,6 +37,9 @@ def check_arguments(
     require(not index or bool(data), "index needs data with questions and their right documents or answers")
     require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
     require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")
+    given = [*(reading or ()), *["split"] * (split is not None)]
+    said = f"{' and '.join(given)} can't be used with the run's own test split: set data=FILE"
+    require(bool(data) or not given, said)
 
 
 def evaluate(
@@ -61,7 +66,7 @@ def evaluate(
       data: file or folder of any supported format, or suite of BEIR folders [the test split of `workdir`].
       workdir: workdir of a run, whose model is used, in place of `model`; its settings say how data is read.
       index: index whose documents are ranked, by the model that encoded it; needs `data` that name right documents by
-        id or contain answer strings.
+        id, hold their texts, or contain answer strings.
       output: output folder for metrics, TREC runs and an index of the pool [evaluation/NAME-POOL in WORKDIR; in Python
         none].
       pool: retrieval unit of reading-comprehension data, as `data.pool` [the run's; with `model` whole paragraphs,

@@ -20,7 +20,13 @@ from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import pools, read_splits
 from endx_jax.experiment.run_index import write_pool
 from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
-from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows
+from endx_jax.index.index_evaluation import (
+    JudgementRows,
+    evaluate_answered,
+    evaluate_judged,
+    find_rows,
+    judgements_by_text,
+)
 from endx_jax.index.index_file import metric_of
 from endx_jax.index.index_model import open_index, stored_hybrid
 from endx_jax.index.snapshot import Snapshot
@@ -152,7 +158,11 @@ def evaluate_index(
         ids, texts = [question.id for question in answered], [question.question for question in answered]
         rank = functools.partial(evaluate_answered, snapshot, answered)
     else:
-        questions = data.judgements() if data.format.judgements else read_pools(data, settings).primary.judgements
+        if data.format.judgements:
+            questions = data.judgements()
+        else:
+            records = read_pools(data, settings).primary
+            questions = judgements_by_text(snapshot, records) if records.numbered else records.judgements
         ids, texts, judged = [*questions.ids], [*questions.texts], find_rows(snapshot, questions)
         rank = functools.partial(evaluate_judged, snapshot, judged, depth=DEPTH)
     by_text = ", without their known questions" if snapshot.known else ""

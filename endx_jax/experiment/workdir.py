@@ -139,6 +139,11 @@ def run_index(workdir: str | os.PathLike) -> pathlib.Path:
     return workdir / INDEX
 
 
+def run_language(workdir: os.PathLike | None) -> str:
+    """Returns `data.language` of the run in a workdir, for BM25 over other texts; empty without a workdir."""
+    return read_config(workdir).data.language if workdir else ""
+
+
 def check_agrees(workdir: Folder, settings: "Settings", fingerprint: str, base: str = "") -> None:
     """Raises EndxError if the workdir holds a run with other settings that affect results, data or base of adapters."""
     on_primary(lambda: _check_agrees(workdir, settings, fingerprint, base), "workdir-checked")

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,23 @@ class JudgementRows(NamedTuple):
     excluded: list[list[int]]
 
 
+def judgements_by_text(snapshot: Snapshot, records: RetrievalSet) -> Judgements:
+    """Returns the judgements of a set whose ids were counted, by the ids of the documents with its texts in an index.
+
+    Raises:
+      EndxError: a right document is not in the index.
+    """
+    wanted, ids = set(records.candidates), dict[str, str]()
+    for _, document in snapshot:
+        for text in wanted.intersection((document.text, document.body)):
+            ids.setdefault(text, document.id)
+    right = {records.candidates[candidate] for _, candidate in records.pairs}
+    _check_found(right - ids.keys(), right, "")
+    return dataclasses.replace(
+        records, candidate_ids=tuple(ids.get(text, "") for text in records.candidates)
+    ).judgements
+
+
 def find_rows(snapshot: Snapshot, judged: Judgements) -> JudgementRows:
     """Finds the judged documents in an index.
 
@@ -47,15 +64,18 @@ def find_rows(snapshot: Snapshot, judged: Judgements) -> JudgementRows:
     """
     wanted = set(itertools.chain(*judged.right))
     rows = snapshot.rows_of(sorted(wanted.union(*judged.excluded)))
-    missing = wanted - rows.keys()
-    if missing:
-        raise EndxError(
-            f"{len(missing):,} of {len(wanted):,} right documents are not in the index, such as {min(missing)!r}: "
-            "encode the corpus that was judged, with its own ids"
-        )
+    _check_found(wanted - rows.keys(), wanted, ", with its own ids")
     graded = [sorted((rows[name], grade) for name, grade in grades.items()) for grades in judged.right]
     right, gains = ([[pair[n] for pair in of_question] for of_question in graded] for n in (0, 1))
     return JudgementRows(right, gains, [[rows[name] for name in names if name in rows] for names in judged.excluded])
+
+
+def _check_found(missing: Set[str], wanted: Set[str], how: str) -> None:
+    if missing:
+        raise EndxError(
+            f"{len(missing):,} of {len(wanted):,} right documents are not in the index, such as {min(missing)[:80]!r}: "
+            f"encode the corpus that was judged{how}"
+        )
 
 
 def evaluate_judged(snapshot: Snapshot, judged: JudgementRows, questions: np.ndarray, *, depth: int) -> Evaluation:

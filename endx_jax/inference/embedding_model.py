@@ -244,7 +244,8 @@ class EmbeddingModel:
 
     def ranked(self, side: str, texts: Sequence[str]) -> Any:
         """Encodes N texts of a side for `ranking.systems.scores_of`: [N, E], or `RaggedVectors`."""
-        return self.encode_side(side, texts, EmbeddingFormat(normalize=self.cosine), progress=showing_progress())
+        output = EmbeddingFormat(self.truncate_dim, normalize=self.cosine)
+        return self.encode_side(side, texts, output, progress=showing_progress())
 
     def encode_side(
         self, side: str, texts: Sequence[str], output: EmbeddingFormat, pool_factor: float | None = None, **options: Any

@@ -7,19 +7,21 @@ WARNING silences the latter and the progress bars.
 import contextlib
 import logging
 import logging.handlers
+import pathlib
 import sys
 import threading
 from collections.abc import Iterator
 
 import tqdm
 
-from endx_jax.errors import printable
+from endx_jax.errors import EndxError, printable
 from endx_jax.parallel.distributed import is_primary
 
 LOG = logging.getLogger("endx_jax")
 LOG.setLevel(LOG.level or logging.INFO)
 INTERVAL = 1.0  # seconds between updates of a progress bar while no item is finished, such as during compilation
 _silencers: list[None] = []  # one for each context of `silenced` that is open, in any thread
+_names: dict[str, str] = {}  # of the local paths in each open context of `naming`
 
 
 def _shows_messages() -> bool:
@@ -34,7 +36,7 @@ def say(line: str) -> None:
     level = logging.WARNING if line.startswith("warning: ") else logging.INFO
     if not is_primary() or (level == logging.INFO and not _shows_messages()):
         return
-    text = printable(line)
+    text = printable(renamed(line))
     # Libraries that are imported add a handler without a level to the root logger.
     shows_all = logging.root.isEnabledFor(logging.INFO)  # by a handler, if there is one
     handlers = [*LOG.handlers, *(handler for handler in logging.root.handlers if handler.level or shows_all)]
@@ -44,6 +46,26 @@ def say(line: str) -> None:
     with tqdm.tqdm.external_write_mode():
         sys.stdout.write(f"{text}\n")  # in one piece, also if the stream has no buffer
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def naming(local: pathlib.Path, name: str) -> Iterator[None]:
+    """Context in which messages and errors name what is written to a local path and then uploaded by its URL."""
+    _names[str(local)] = name
+    try:
+        yield
+    except EndxError as failure:
+        failure.rename(renamed)
+        raise
+    finally:
+        del _names[str(local)]
+
+
+def renamed(line: str) -> str:
+    """Returns a message with URLs in place of the local paths of `naming`."""
+    for local, name in _names.items():
+        line = line.replace(local, name)
+    return line
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import pytest
 from helpers import raising
 
 import endx_jax.__main__ as program
-from endx_jax.cli import entry, train
+from endx_jax.cli import entry, search, train
 
 
 def test_the_allocator_settings_of_training_apply_to_no_other_verb(monkeypatch):
@@ -21,17 +21,19 @@ def test_the_allocator_settings_of_training_apply_to_no_other_verb(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("failure", "status", "named"),
+    ("verb", "failure", "status", "named"),
     [
-        (MemoryError(), 2, ["out of memory", "--config.train.tower_chunk"]),
-        (RuntimeError("RESOURCE_EXHAUSTED: 9 bytes\nmore"), 2, ["out of memory", "--config.train.tower_chunk"]),
-        (KeyboardInterrupt(), 130, ["interrupted", "the same command resumes from its checkpoint"]),
+        (train, MemoryError(), 2, ["out of memory", "--config.train.tower_chunk"]),
+        (train, RuntimeError("RESOURCE_EXHAUSTED: 9 bytes\nmore"), 2, ["out of memory", "--config.train.tower_chunk"]),
+        (search, MemoryError(), 2, ["out of memory", "--precision=float16"]),
+        (train, KeyboardInterrupt(), 130, ["interrupted", "the same command resumes from its checkpoint"]),
     ],
 )
-def test_a_verb_that_cannot_go_on_ends_with_one_line(failure, status, named, monkeypatch, endx):
-    monkeypatch.setattr(train, "main", raising(failure))
-    error = endx("train", status=status).err
-    assert error.startswith("endx train: ")
+def test_a_verb_that_cannot_go_on_ends_with_one_line(verb, failure, status, named, monkeypatch, endx):
+    monkeypatch.setattr(verb, "main", raising(failure))
+    name = verb.__name__.rpartition(".")[2]
+    error = endx(name, status=status).err
+    assert error.startswith(f"endx {name}: ")
     assert error.count("\n") == 1
     assert [part for part in named if part not in error] == []
 

@@ -12,6 +12,7 @@ from small_squad import write_squad
 import endx_jax
 from endx_jax.cli import evaluate
 from endx_jax.cli.entry import run_verb
+from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.index.index import Index
 
 
@@ -49,6 +50,17 @@ def test_a_file_called_test_leaves_the_runs_own_rankings(trained_workdir, tmp_pa
     endx("evaluate", f"--workdir={workdir}", f"--data={data}")
     assert {file: file.read_bytes() for file in (workdir / "evaluation" / "test").rglob("*")} == own
     assert (workdir / "evaluation" / "test-data" / "results.json").exists()
+
+
+def test_other_data_is_read_by_the_settings_of_the_run(trained_workdir, tmp_path, endx):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"] |= {"question_column": "asked", "answer_column": "said", "skip_invalid": True}
+    (workdir / "config.json").write_text(json.dumps(config))
+    data = written(tmp_path / "x.csv", "question,asked,said,answer\n,one,cat,\n,two,,\n,two,dog,\n")
+    arguments = [f"--workdir={workdir}", f"--data={data}"]
+    assert "evaluating 2 questions against 2 candidates" in endx("evaluate", *arguments).out
+    assert "no column 'is'" in endx("evaluate", *arguments, "--answer-column=is", status=2).err
 
 
 def test_squad_is_ranked_by_paragraphs_or_after_reqa(tiny_bert, tmp_path, endx):
@@ -126,6 +138,16 @@ def test_a_whole_index_is_ranked_by_answers(index, tmp_path, endx):
 def test_results_of_indexes_and_data_whose_names_have_dots_are_apart(index, data, expected):
     arguments = argparse.Namespace(index=index, data=data, workdir="", model="")
     assert str(evaluate._default_output(arguments)) == expected
+
+
+def test_pairs_without_ids_are_found_in_an_index_by_their_texts(tiny_bert, tmp_path):
+    rows = [f"where is the {name},the {name} is on the mat" for name in ("cat", "dog", "sofa", "mat", "zebra")]
+    index, found = tmp_path / "index.sqlite", []
+    for listed in (rows, rows[::-1]):
+        data = written(tmp_path / "pairs.csv", "\n".join(["question,answer", *listed]))
+        index.exists() or encode_corpus(tiny_bert, data, index)
+        found.append(endx_jax.evaluate(index=index, data=data).evaluation.values["mrr"].tolist())
+    assert found[0] == found[1][::-1]
 
 
 FORMS = {"": "the {} on the mat", "q-": "where is the {}"}

@@ -114,6 +114,7 @@ def test_an_answer_without_questions_is_asked_again_then_skipped_and_named(said,
     for text in (printed, again):
         assert "4 answers held no questions; a passage with three of them is not asked again" in text
         assert re.search(r"skipped 1 passages \(.+\): 'd3'\n", text)
+        assert "again to ask" not in text
     assert "1,100 tokens in and 330 out" in printed  # of bad answers too
 
 

@@ -19,6 +19,7 @@ from endx_jax.cli.entry import run_verb
 from endx_jax.cli.questions import read_questions
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.experiment.saved_model import load_pair_scorer
+from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.index.index import Index, write_index
 
 
@@ -156,6 +157,27 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
     captured = search(f"--workdir={workdir}", "--delete=new", f"--delete={replaced}", "the elephant", "--format=trec")
     assert " new " not in captured.out
     assert "deleted 2" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "more", "ids"),
+    [
+        ("x.csv", "question,answer\nq0,a\nq1,b\n", "question,answer\nq2,b\nq3,c\n", ["d0", "d1", "d2"]),
+        ("x.jsonl", '{"text": "a"}\n{"text": "b"}\n', '{"text": "b", "year": 3}\n{"text": "c"}\n', ["1", "2", "3"]),
+        ("x.txt", "a\nb\n", "c\na\n", ["1", "2", "3"]),
+    ],
+)
+def test_ids_that_were_counted_replace_no_other_text(tiny_bert, tmp_path, search, name, before, more, ids):
+    index = encode_corpus(tiny_bert, written(tmp_path / name, before), tmp_path / "index.sqlite")
+    added = written(tmp_path / name, more)
+    assert f"added {2 - name.endswith('txt')} document" in search(f"--index={index}", f"--add={added}").err
+    assert "added 0 documents" in search(f"--index={index}", f"--add={added}").err
+    found = {document.id: document for _, document in Index(index).snapshot}
+    assert [found[name].text for name in ids] == ["a", "b", "c"]
+    assert len(found) == 3
+    assert found[ids[1]].questions == (("q1", "q2") if "q1" in before else ())
+    search(f"--index={index}", f"--add={added}", f"--delete={ids[2]}")  # its text comes again, under a free id
+    assert sorted(document.text for _, document in Index(index).snapshot) == ["a", "b", "c"]
 
 
 def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, search):

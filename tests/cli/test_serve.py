@@ -1,5 +1,7 @@
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -74,6 +76,15 @@ def test_a_folder_of_documents_is_encoded_once_and_served(service, tiny_bert, tm
     columns = ["--text-column=answer", "--question-column=asked", "--title-column=about", "--id-column=key"]
     ((_, document),) = service(flags[0], f"--corpus={pairs}", *columns).index.snapshot
     assert document == Document("7", "Cats on a mat", {"title": "Cats"}, ("where is the cat",))
+
+
+def test_a_corpus_has_the_language_of_the_run(service, trained_workdir, tmp_path):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"]["language"] = "german"
+    (workdir / "config.json").write_text(json.dumps(config))
+    corpus = written(tmp_path / "docs.jsonl", [{"id": "a", "text": "the cat"}])
+    assert service(f"--workdir={workdir}", f"--corpus={corpus}").index.snapshot.info.language == "german"
 
 
 def test_the_cross_encoder_of_a_run_scores_documents(service, trained_workdir, pair_workdir):

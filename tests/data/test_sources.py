@@ -9,6 +9,7 @@ import re
 
 import pytest
 from helpers import one_line_error, written
+from refusals import check_refusal
 from small_squad import regular, write_squad
 
 from endx_jax.data import reqa
@@ -99,6 +100,14 @@ def test_questions_held_out_one_by_one_may_share_their_answers_with_the_train_se
     assert not set(by["answers"].train.candidates) & set(by["answers"].test.candidates)
     assert set(by["questions"].train.candidates) & set(by["questions"].test.candidates)
     assert not set(by["questions"].train.questions) & set(by["questions"].test.questions)
+
+
+@pytest.mark.parametrize("unit", ["answers", "questions"])
+@pytest.mark.parametrize(("validation", "test"), [(-0.1, 0.0), (0.0, 1.0), (0.5, 0.5), (float("nan"), 0.0)])
+def test_shares_that_leave_nothing_for_training_are_refused(pairs_csv, unit, validation, test):
+    shares = {"validation_fraction": validation, "test_fraction": test}
+    named = [f"data.{name}" for name, share in shares.items() if validation == test or not 0 <= share < 1]
+    check_refusal(lambda: read(pairs_csv, pool="", held_out_by=unit, **shares), *named)
 
 
 def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):

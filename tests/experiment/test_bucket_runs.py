@@ -182,7 +182,9 @@ def test_verbs_read_from_a_bucket_and_write_into_it(inputs, url, endx, trained_w
     shards = [f"{url}/new/{number}.sqlite" for number in (1, 2)]
     for number, shard in enumerate(shards, 1):
         endx("encode", f"--workdir={url}/q", *corpus, f"--output={shard}", f"--shard={number}/2")
-    endx("encode", "--join", *shards, f"--output={url}/new/joined.sqlite")
+    join = ["encode", "--join", *shards, f"--output={url}/new/joined.sqlite"]
+    assert f"the index is {url}/new/joined.sqlite\n" in endx(*join).out
+    assert f"{url}/new/joined.sqlite exists" in endx(*join, status=2).err
     asked = ["--top=2", "where is the cat 4"]
     files = [f"{url}/new/corpus.sqlite", f"{url}/new/joined.sqlite", f"{tmp_path}/corpus.sqlite"]
     assert len({endx("search", f"--index={file}", *asked).out for file in files}) == 1

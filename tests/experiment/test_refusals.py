@@ -88,6 +88,7 @@ PAIRS_CSV, DOCUMENTS = {"path": "pairs.csv"}, {"path": "docs.jsonl", "format": "
         (DOCUMENTS | {"path": "nothing.jsonl"}, ["nothing.jsonl", "no such file"]),
         (DOCUMENTS | {"format": "pdf"}, ["data.format", "'pdf'", "documents"]),
         (DOCUMENTS | {"tokens": "here", "test_path": "dev.csv"}, ["data.format", "data.tokens"]),
+        (PAIRS_CSV | {"tokens": "t", "max_test_questions": 5}, ["data.tokens", "data.max_test_questions"]),
         (DOCUMENTS | {"pool": "paragraphs", "merge": True}, ["data.format", "data.merge", "leave one empty"]),
     ],
 )

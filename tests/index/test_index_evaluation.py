@@ -7,7 +7,14 @@ from endx_jax import metrics
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.examples import Example, Judgements
 from endx_jax.data.sets.records import RetrievalSet
-from endx_jax.index.index_evaluation import JudgementRows, evaluate_answered, evaluate_judged, find_rows, rank_by_index
+from endx_jax.index.index_evaluation import (
+    JudgementRows,
+    evaluate_answered,
+    evaluate_judged,
+    find_rows,
+    judgements_by_text,
+    rank_by_index,
+)
 from endx_jax.numerics import Quantized
 
 # Along the first axis the documents score 6, 5, 4, 3, 2, 1.
@@ -31,6 +38,16 @@ def test_ids_are_found_and_missing_ones_named(index):
     assert find_rows(index.snapshot, judged("d4", "d0", excluded=("d2", "x"))) == ([[0, 4]], [[1, 1]], [[2]])
     index.delete(["d4"])
     check_refusal(lambda: find_rows(index.snapshot, judged("d4")), "1 of 1 right documents", "encode the corpus")
+
+
+def test_texts_are_found_where_ids_are_numbers(index):
+    """Another order than the index's, a text whose title only the index has, and own texts, of which one is nowhere."""
+    records = RetrievalSet.from_pairs(
+        [("Bonn", "In Peru."), ("Kiel", "Bonn"), ("?", "Kiel"), ("Kiel", "York It is old.")]
+    )
+    found = judgements_by_text(index.snapshot, records.subset([0, 1]))
+    assert find_rows(index.snapshot, found) == ([[3], [0, 5]], [[1], [1, 1]], [[5], []])
+    check_refusal(lambda: judgements_by_text(index.snapshot, records), "1 of 4 right documents", "'Kiel'", "encode")
 
 
 def test_top_k_accuracy_looks_for_answers_in_texts_and_not_in_titles(index):

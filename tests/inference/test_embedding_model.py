@@ -49,6 +49,9 @@ def test_each_side_has_its_prompt_and_a_call_may_have_another(prompted, plain):
 def test_the_width_of_the_folder_goes_unless_the_call_has_its_own(prompted, plain):
     whole = prompted.encode_query(TEXTS, truncate_dim=32)
     np.testing.assert_array_equal(prompted.encode_query(TEXTS), whole[:, :8])
+    cut = prompted.encode_query(TEXTS, normalize_embeddings=True)
+    for encode in (prompted.ranked, prompted.comparable):
+        np.testing.assert_allclose(encode("question", TEXTS), cut, atol=1e-6)
     assert prompted.encode_query(TEXTS, truncate_dim=3, normalize_embeddings=True).shape == (3, 3)
     np.testing.assert_allclose(plain.encode(TEXTS, batch_size=np.int64(2)), plain.encode(TEXTS), atol=1e-6)
 

@@ -13,14 +13,14 @@ import re
 from collections.abc import Sequence
 
 from endx_jax import json_files
-from endx_jax.data.formats.text_files import ARROW_ENDINGS, LOG, uncompressed
+from endx_jax.data.formats.text_files import ARROW_ENDINGS, LOG, YAML, uncompressed
 from endx_jax.errors import EndxError
 
 # Names that are left out: hidden files and folders, lock files of office programs, and JavaScript packages.
 _LEFT_OUT = re.compile(r"\.|~\$|node_modules$")
 # Files that `save_to_disk` writes: STATE for one split, SPLITS for several.
 STATE, SPLITS = "state.json", "dataset_dict.json"
-# Endings of shards. Files with the ending JSON count only if there are no others, since they often describe data.
+# Endings of shards. JSON counts only if there are no others, and YAML without either, since they often describe data.
 ENDINGS, JSON = (*ARROW_ENDINGS, ".jsonl", ".csv", ".tsv"), ".json"
 # Files that describe data.
 _ABOUT = re.compile(
@@ -202,8 +202,8 @@ def _shards(folder: str) -> tuple[list[str], list[str]]:
     """Returns the shards in a folder and all below it, and the other files except those that describe data."""
     files = [file for file in files_at(folder) if not _ABOUT.match(os.path.basename(file))]
     there = [file for file in files if os.path.isfile(file) or os.path.islink(file)]
-    ending_in = {end: [f for f in there if uncompressed(f).endswith(end)] for end in (ENDINGS, JSON)}
-    shards = ending_in[ENDINGS] or ending_in[JSON]
+    found = ([file for file in there if uncompressed(file).endswith(kind)] for kind in (ENDINGS, JSON, YAML))
+    shards = next(filter(None, found), [])
     return shards, sorted({*files} - {*shards})
 
 

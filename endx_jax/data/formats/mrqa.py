@@ -243,7 +243,9 @@ def _spans(numbers: array.array, context: Context, path: str) -> tuple[tuple[int
 
 
 MRQA = Format(
-    "mrqa", lambda place: place.has_keys({"header"}, {"context", "qas"}), paragraphs=each_file(mrqa_paragraphs)
+    "mrqa",
+    lambda place: place.row.keys() == {"header"} or place.has_keys({"context", "qas"}),
+    paragraphs=each_file(mrqa_paragraphs),
 )
 MULTIREQA = Format(
     "multireqa",

@@ -231,13 +231,13 @@ class Data:
             conversion = convert_paragraphs(self.paragraphs(), [self.path], self.options.pool)
             names, texts = conversion.records.candidate_ids, conversion.records.candidates
             for name, text, title in zip(names, texts, conversion.articles, strict=True):
-                yield self.path, Document(name, text, {"title": title})
+                yield self.path, Document(name, text, {"title": title}, numbered=True)
             return
         titles: dict[str, str] = {}
         for paragraph in self.paragraphs():
             titles.setdefault(paragraph.context.strip(), paragraph.article)
         for number, (text, title) in enumerate(titles.items()):
-            yield self.path, Document(f"p{number}", text, {"title": title})
+            yield self.path, Document(f"p{number}", text, {"title": title}, numbered=True)
 
 
 def records_of(paragraphs: Iterator[Paragraph], names: Sequence[str], pool: str) -> RetrievalSet:

@@ -66,7 +66,7 @@ def read_rows(
       messages; values by key). Blank lines, and rows of empty cells, are skipped.
 
     Raises:
-      EndxError: the file is missing or invalid.
+      EndxError: the file is missing or invalid, or two columns of CSV or TSV have the same name.
     """
     invalid = invalid or InvalidRows(path)
     total = last = 0
@@ -111,6 +111,9 @@ def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) 
                 continue
             header = [name.strip() for name in fields]
             check(header, where)
+            if len({*filter(None, header)}) < len([*filter(None, header)]):
+                names = json_files.format_names(header)
+                raise EndxError(f"{where}: two columns have the same name among {names}; rename one of them")
             continue
         with invalid.row():
             if len(fields) != len(header):

@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from endx_jax import json_files
 from endx_jax.data.formats import columns, folders, row_files, text_files
@@ -75,41 +75,32 @@ class ColumnParser:
         """
         first: dict[str, str] = {}
         flags: dict[str, set[bool]] = {}  # values of unused columns that hold only 0 and 1
-        count, where, chats, choices = 0, "", 0, 0
-        for count, (number, where, row) in enumerate(rows, start=1):
+        count, where, chats, choices, part = 0, "", 0, 0, dict[str, Any]()
+        for number, where, row in rows:
             asked = self.asked(row, where)
             chats += len(asked) > 1 and not row.keys() <= asked[0].keys() and any(map(row.__contains__, columns.CHATS))
-            chosen = Columns("", "", (), ())
-            with contextlib.suppress(EndxError):  # parsing the row raises the same error
-                chosen = self.choose(asked[0] if asked else row, where)
-            labels = chosen.labels
-            if choices == count - 1:  # no other answer so far
-                choices += bool(columns.CHOICE.fullmatch(str(row.get(chosen.answer))))
-            for name in labels:
-                value = str(row[name]).strip()
-                before = first.setdefault(name, value)
-                fits = LABEL.fullmatch(value) and LABEL.fullmatch(before)
-                numbers = NUMBER.fullmatch(value) and NUMBER.fullmatch(before)
-                flagged = LABEL.fullmatch(value) or LABEL.fullmatch(before)  # 0 among texts would be a wrong answer
-                is_text = name.casefold() in FLAGS and not (numbers or flagged)
-                if value != before and not (fits or is_text):
-                    raise EndxError(
-                        f"{where}: column {name!r} is {value[:40]!r}, and {before[:40]!r} above: only 1 (right) and 0 "
-                        "(wrong) say which answers are right; write these, or leave out the wrong rows and the column"
-                    )
-            if count == 1:
-                flags = {name: set() for name in row.keys() - {*labels, *chosen[:2]}}
-            for name in [*flags]:
-                flag = LABEL.fullmatch(value := str(row.get(name)).strip())
-                if flag:
-                    flags[name].add(bool(flag["right"]))
-                elif value not in ("", "None", "nan"):
-                    del flags[name]
-            for part in asked:
-                yield number, where, part
+            for part in asked or [row]:
+                count += 1
+                chosen = Columns("", "", (), ())
+                with contextlib.suppress(EndxError):  # parsing the row raises the same error
+                    chosen = self.choose(part, where)
+                if choices == count - 1:  # no other answer so far
+                    choices += bool(columns.CHOICE.fullmatch(str(part.get(chosen.answer))))
+                for name in chosen.labels:
+                    value = str(part[name]).strip()
+                    _check_label(name, value, first.setdefault(name, value), where)
+                if count == 1:
+                    flags = {name: set() for name in part.keys() - {*chosen.labels, *chosen[:2]}}
+                for name in [*flags]:
+                    flag = LABEL.fullmatch(value := str(part.get(name)).strip())
+                    if flag:
+                        flags[name].add(bool(flag["right"]))
+                    elif value not in ("", "None", "nan"):
+                        del flags[name]
+            yield from ((number, where, part) for part in asked)
         file = where.rpartition(", ")[0] or where
         if choices == count >= columns.FEWEST and self._names[ANSWER] is None:
-            told = f"all {count:,} answers of column {chosen.answer!r} are letters, such as {row[chosen.answer]!r}"
+            told = f"all {count:,} answers of column {chosen.answer!r} are letters, such as {part[chosen.answer]!r}"
             hint = "write the texts of the choices in their place, or name a column with data.answer_column"
             raise EndxError(f"{file}: {told}; {hint}")
         if chats:
@@ -160,6 +151,19 @@ class ColumnParser:
         if any(label and not label["right"] for label in labels):
             return Example(question, [], [*right, *wrong])
         return Example(question, right, wrong)
+
+
+def _check_label(name: str, value: str, before: str, where: str) -> None:
+    """Raises EndxError if a value differs from the first of its column, unless they are labels, or texts of a flag."""
+    fits = LABEL.fullmatch(value) and LABEL.fullmatch(before)
+    numbers = NUMBER.fullmatch(value) and NUMBER.fullmatch(before)
+    flagged = LABEL.fullmatch(value) or LABEL.fullmatch(before)  # 0 among texts would be a wrong answer
+    is_text = name.casefold() in FLAGS and not (numbers or flagged)
+    if value != before and not (fits or is_text):
+        raise EndxError(
+            f"{where}: column {name!r} is {value[:40]!r}, and {before[:40]!r} above: only 1 (right) and 0 "
+            "(wrong) say which answers are right; write these, or leave out the wrong rows and the column"
+        )
 
 
 def examples(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[tuple[str, Example]]:
@@ -227,11 +231,9 @@ class _DocumentTable:
         return columns.choose(TEXT, row, where, self.text)
 
     def check_header(self, header: list[str], where: str) -> None:
-        """Raises EndxError unless a header line has the column of the text, and no two columns of the same name."""
+        """Raises EndxError unless a header line has the column of the text, or those of pairs."""
         if not self.holds_pairs(header):
             self.chosen(header, where)
-        if len(set(header)) < len(header):
-            raise EndxError(f"{where}: two columns have the same name among {json_files.format_names(header)}")
 
     def document(self, row: dict, number: int | str, where: str) -> Document:
         """Returns the document of a row; `number` is its id if the row has none."""
@@ -252,7 +254,7 @@ class _DocumentTable:
             row[TITLE] = title
         inner = row.get("metadata")
         metadata = _scalars(row, where) | (_scalars(inner, where) if isinstance(inner, dict) else {})
-        return Document(name, f"{title} {text}".strip(), metadata)
+        return Document(name, f"{title} {text}".strip(), metadata, numbered=not key)
 
 
 def text_of(row: dict, key: str, where: str) -> str:
@@ -276,7 +278,7 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
 
 
 def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
-    """Yields the distinct answers of pairs with their questions, without answers that are marked as wrong."""
+    """Yields the distinct answers of pairs with the questions for which they are right, perhaps none."""
     merged: dict[str, tuple[str, Document, dict[str, None]]] = {}
     pairs, other = table.pairs, 0
     for _, where, row in pairs.labelled(rows):
@@ -325,7 +327,7 @@ def lines(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[
     )
     for count, (file, number, line) in enumerate(listed, start=1):
         if text := line.strip():
-            yield f"{file}, line {number}", Document(str(count), text)
+            yield f"{file}, line {number}", Document(str(count), text, numbered=True)
 
 
 def _is_lines(place: Place) -> bool:

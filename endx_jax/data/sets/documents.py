@@ -31,6 +31,7 @@ class Document:
       metadata: further fields that are returned with search results, such as `title` or `url`; not encoded.
       questions: known questions that the text answers; encoded as questions, each on its own.
       passage: number of the passage in its document, from 1; 0 for a whole document.
+      numbered: true if the data has no ids, so that this one was counted, and means nothing elsewhere.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Document:
     metadata: Mapping[str, Scalar] = dataclasses.field(default_factory=dict)
     questions: tuple[str, ...] = ()
     passage: int = 0
+    numbered: bool = dataclasses.field(default=False, compare=False, repr=False)
 
     @property
     def name(self) -> str:

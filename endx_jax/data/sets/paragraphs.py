@@ -73,7 +73,7 @@ def whole_paragraphs(paragraphs: Iterable[Paragraph], source: str, *, merge: boo
     records = merged.build()
     if not records.questions:
         raise EndxError(f"{source}: no answerable questions in the file")
-    return records
+    return dataclasses.replace(records, numbered=True)
 
 
 # Sentence splitting by the rules of the ReQA benchmark (Ahmad et al. 2019), which were written for SQuAD. As in the
@@ -244,7 +244,7 @@ def convert_paragraphs(paragraphs: Iterable[Paragraph], names: Sequence[str], po
                 unplaced += places.count(None)
                 rows += len(right)
                 merged.add(question.text, [*right], sentences, id=question.id, group=paragraph.article)
-    records = merged.build(hard_negatives=True)
+    records = dataclasses.replace(merged.build(hard_negatives=True), numbered=True)
     if not records.questions:
         raise EndxError(f"{' and '.join(names)}: no question in the file has an answer that starts in a sentence")
     left_out = {example.question for example in merged.without_right} - merged.questions.keys()

@@ -41,6 +41,7 @@ class RetrievalSet:
       excluded: for each question, sorted indices of candidates that are not ranked for it, such as its own text; None
         if there are none.
       language: language of the texts, for BM25; empty: it is detected.
+      numbered: true if the data has no ids of candidates, so that they were counted, and mean nothing elsewhere.
     """
 
     questions: tuple[str, ...]
@@ -55,6 +56,7 @@ class RetrievalSet:
     grades: tuple[Mapping[int, int], ...] | None = None
     excluded: tuple[tuple[int, ...], ...] | None = None
     language: str = ""
+    numbered: bool = dataclasses.field(default=False, compare=False)
 
     def __post_init__(self):
         count = len(self.questions)
@@ -116,7 +118,8 @@ class RetrievalSet:
     @property
     def documents(self) -> list[Document]:
         """Candidates with their ids, as documents."""
-        return [Document(name, text) for name, text in zip(self.candidate_ids, self.candidates, strict=True)]
+        named = zip(self.candidate_ids, self.candidates, strict=True)
+        return [Document(name, text, numbered=self.numbered) for name, text in named]
 
     @property
     def examples(self) -> Iterator[Example]:
@@ -378,6 +381,7 @@ class RetrievalSetBuilder:
             if any(grade > 1 for right in self._grades for grade in right.values())
             else None,
             excluded=excluded if any(excluded) else None,
+            numbered=not all(self._candidate_ids),
         )
 
 

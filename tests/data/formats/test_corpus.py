@@ -121,6 +121,10 @@ def test_texts_of_other_tools_are_found_and_a_text_column_metadata_is_kept(tmp_p
         assert (document.id, document.text, document.metadata) == ("7", "a", {"metadata": "kept"})
 
 
+def test_empty_columns_of_a_spreadsheet_are_left_out(tmp_path):
+    assert read(tmp_path, "a.csv", "text,title,,\na,T,,\n") == [Document("2", "T a", {"title": "T"})]
+
+
 def test_pairs_are_answers_with_their_known_questions(tmp_path):
     rows = "Query,Answer,title,lang,label\nhow,by card,Pay,en,1\nwith,by card,Pay,de,1\nwho,she,,en,1\nhow,it,,en,0\n"
     said = []

@@ -81,6 +81,7 @@ ROWS = [
     row("x.csv", "asked,answer\na,b\n", "line 1", "'question'", "'asked', 'answer'", *OURS),
     row("x.csv", "question,answer,answer\na,b,c\n", "line 1", "more than one", "'answer'", *OURS),
     row("x.csv", "kind;May I pay the fee for my course at the end of the term?;Yes.\n", "add a line of names above it"),
+    row("x.csv", "question,answer,negative,negative\nq,a,b,c\n", "line 1", "'negative'", "rename one"),
     row("x.csv", "query,anchor,answer\nq,a,b\n", "line 1", "'query' or 'anchor'", "data.question_column"),
     row("x.csv", "question,answer,contexts,ground_truth\nq,a,c,b\n", "'answer' or 'ground_truth'", OURS[1]),
     row("x.csv", "Question,QUESTION,answer\nq,q,a\n", "'Question' or 'QUESTION'", "data.question_column"),

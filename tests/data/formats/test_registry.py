@@ -27,6 +27,7 @@ PASSAGES = {"positive_ctxs": [], "hard_negative_ctxs": []}
         (".json", json.dumps([{"question": "q", "answers": [], **PASSAGES}]), "dpr"),
         (".jsonl", '\n{"header": {"dataset": "HotpotQA"}}\n', "mrqa"),
         (".jsonl", '{"id": "", "context": "c", "qas": []}', "mrqa"),
+        (".jsonl", '{"id": "0", "header": "Intro", "text": "a chunk"}', "columns"),
         (".jsonl", '{"document_text": "x", "annotations": []}', "natural_questions"),
         (".jsonl", '{"document_tokens": [], "document_html": "", "annotations": []}', "natural_questions"),
         (".jsonl", '{"query_id": "1", "query": "q", "positive_passages": []}', "tevatron"),

@@ -10,9 +10,11 @@ from endx_jax.data import read, reqa
 from endx_jax.data.formats import read_corpus
 
 
-def test_a_folder_of_json_files_is_read(tmp_path):
-    for name in ("a", "b"):
-        written(tmp_path / f"{name}.json", json.dumps([{"question": f"q{name}", "answer": name}]))
+def test_a_folder_of_json_or_yaml_files_is_read(tmp_path):
+    for ending in ("yml", "json"):  # JSON goes before YAML
+        for name in ("a", "b"):
+            written(tmp_path / f"{name}.{ending}", json.dumps([{"question": f"q{name}", "answer": name}]))
+        assert read(tmp_path).questions == ("qa", "qb")
     written(tmp_path / "dataset_infos.json", "{}")
     assert read(tmp_path).questions == read(f"{tmp_path}/[ab].json").questions == ("qa", "qb")
     written(tmp_path / "c.jsonl", '{"question": "qc", "answer": "c"}')

@@ -84,6 +84,18 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
         assert read(written(tmp_path / file, rows)).hard_negatives == ((1,),)
 
 
+def test_labels_in_the_lists_of_categories_are_those_of_rows(tmp_path):
+    first = {"q": "q", "a": "a", "score": 1}
+    for score in (0, 2):
+        faqs = [{"faqs": [first, {"q": "q", "a": "b", "score": score}]}, {"faqs": [{"q": "r", "a": "b"}]}]
+        path = write(tmp_path, "x.json", json.dumps(faqs))
+        if score:
+            check_refusal(lambda path=path: read(path), "'score' is '2', and '1' above", "write these")
+        else:
+            assert read(path).hard_negatives == ((1,), ())
+            assert [document.questions for document in read_corpus(path)] == [("q",), ("r",)]
+
+
 def test_columns_with_the_name_of_a_label_that_are_none(tmp_path):
     for values in (("target", "premium", "12"), ("label", "faq", "faq")):  # groups of customers, and a constant
         path = write(tmp_path, "x.csv", "question,answer,{}\nq,a,{}\nr,b,{}\n".format(*values))

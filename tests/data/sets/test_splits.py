@@ -114,11 +114,6 @@ def test_more_data_moves_no_question_and_candidates_that_are_never_right_are_in_
     assert split(records, validation=0, test=0).train.candidate_ids == ("a", "b")
 
 
-@pytest.mark.parametrize(("validation", "test"), [(-0.1, 0), (0, 1), (0.5, 0.5), (float("nan"), 0)])
-def test_fractions_that_leave_no_train_split_are_refused(validation, test):
-    check_refusal(lambda: split(some(10), validation=validation, test=test), "below 1", f"{validation}", f"{test}")
-
-
 @pytest.mark.parametrize(
     ("answers", "largest", "label"),
     [([["yes"]] * 60, 60, True), ([["yes"], ["no"]] * 30, 30, True), ([[n, n + 1] for n in range(60)], 60, False)],
