@@ -16,7 +16,7 @@ from endx_jax.models.products import AUTO, chosen_product_dtype
 from endx_jax.parallel.agreement import broadcast
 from endx_jax.pretrained import PretrainedEncoder
 from endx_jax.pretrained.settings import NO_PROMPT, ModelSettings
-from endx_jax.pretrained.towers import fill_in
+from endx_jax.pretrained.towers import fill_in_both
 
 
 def finalize(
@@ -29,7 +29,7 @@ def finalize(
 
     | left open | chosen by |
     |---|---|
-    | pooling, projection, dropout, prompts | the pretrained folder |
+    | pooling, projection, dropout, prompts | the pretrained folder; dropout that of the questions |
     | `model.product_dtype=auto` | the run, if it has begun, else the CPU of process 0 |
     | `data.hard_negatives`, batch size, epochs | the training data |
 
@@ -40,7 +40,7 @@ def finalize(
       workdir: the run's folder; None for a run without one.
 
     Raises:
-      EndxError: the method can't train such towers.
+      EndxError: the method can't train such towers, or the folders of the sides differ in what is left open.
     """
 
     def product_dtype() -> str:
@@ -48,7 +48,7 @@ def finalize(
             return read_config(workdir).model.product_dtype
         return chosen_product_dtype(AUTO)
 
-    model, data, train = fill_in(settings.model, sources["question"]), settings.data, settings.train
+    model, data, train = fill_in_both(settings.model, sources), settings.data, settings.train
     chosen: dict[str, Any] = {f"{side}_prompt": prompt for side, prompt in prompts(settings.model, sources).items()}
     if model.product_dtype == AUTO and counts is not None:
         chosen["product_dtype"] = broadcast(product_dtype, "product-dtype")

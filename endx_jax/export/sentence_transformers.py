@@ -14,9 +14,8 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.export.towers import (
     one_tower,
-    pooling,
+    poolings,
     projection,
-    shared_encoder,
     write_json,
     write_tensors,
     write_transformer_folder,
@@ -52,12 +51,12 @@ class Writer:
     Attributes:
       folder: output folder.
       model: model of `export.towers.plain`.
-      pooling: name of their pooling.
+      poolings: name of the pooling of each side.
     """
 
     folder: pathlib.Path
     model: EmbeddingModel
-    pooling: str
+    poolings: dict[str, str]
 
     def write(self) -> None:
         """Writes all modules and the module list."""
@@ -71,7 +70,7 @@ class Writer:
             )
             modules = [("Transformer", "")]
             self._transformer(self.folder, SIDES)
-        elif shared_encoder(self.model) and shared:
+        elif one_tower(self.model):
             modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
             self._transformer(self.folder, SIDES)
             self._pooling(self.folder / "1_Pooling", "question")
@@ -80,7 +79,7 @@ class Writer:
             self._router({} if shared else projections)
         if shared and common is not None:
             modules.append(("Dense", f"{len(modules)}_Dense"))
-            self._dense(self.folder / modules[-1][1], common)
+            self._dense(self.folder / modules[-1][1], common, "question")
         if self.model.by_token:
             modules.append(("MultiVectorMask", f"{len(modules)}_MultiVectorMask"))
             write_json(self.folder / modules[-1][1] / "config.json", self._mask())
@@ -143,13 +142,13 @@ class Writer:
 
     def _pooling(self, folder: pathlib.Path, side: str) -> None:
         width = self.model.source.encoders[side].config.width
-        mode = THEIR_POOLINGS[self.pooling]
+        mode = THEIR_POOLINGS[self.poolings[side]]
         config = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": True}
         write_json(folder / "config.json", config)
 
-    def _dense(self, folder: pathlib.Path, params: dict[str, np.ndarray]) -> None:
+    def _dense(self, folder: pathlib.Path, params: dict[str, np.ndarray], side: str) -> None:
         pooled, width = params["kernel"].shape
-        function = cast(Projection, self.model.encoder.model.question.projection).function
+        function = cast(Projection, self.model.encoder.model.tower(side).projection).function
         require(
             not self.model.by_token or (function == "identity" and "bias" not in params),
             f"{self.model.name} projects tokens with a bias or an activation, which endx_jax.load refuses: train it "
@@ -176,7 +175,7 @@ class Writer:
             self._transformer(self.folder / names[0], (side,))
             self._pooling(self.folder / names[1], side)
             if own is not None:
-                self._dense(self.folder / names[2], own)
+                self._dense(self.folder / names[2], own, side)
             types |= {name: TYPES[kind] for name, kind in zip(names, kinds, strict=True)}
             structure[task] = names
         # No default route: sentence-transformers then refuses texts that are neither queries nor documents.
@@ -188,7 +187,7 @@ class Writer:
 
 def write_sentence_transformers(folder: pathlib.Path, model: EmbeddingModel) -> None:
     """Writes a model of `export.towers.plain` into `folder`."""
-    Writer(folder, model, pooling(model)).write()
+    Writer(folder, model, poolings(model)).write()
 
 
 def truncate(folder: pathlib.Path, width: int) -> None:

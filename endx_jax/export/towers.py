@@ -56,8 +56,10 @@ def plain(model: EmbeddingModel) -> EmbeddingModel:
 
 
 def one_tower(model: EmbeddingModel) -> bool:
-    """Returns true if both sides share encoder and projection."""
-    return shared_encoder(model) and projection(model, "question") is projection(model, "answer")
+    """Returns true if both sides share encoder, pooling and projection."""
+    towers = model.encoder.model
+    shared = projection(model, "question") is projection(model, "answer")
+    return shared and towers.question.pooling == towers.answer.pooling and shared_encoder(model)
 
 
 def shared_encoder(model: EmbeddingModel) -> bool:
@@ -72,10 +74,15 @@ def projection(model: EmbeddingModel, side: str) -> dict[str, np.ndarray] | None
     return model.encoder.model.tower_params(model.params, side).get("projection")
 
 
-def pooling(model: EmbeddingModel) -> str:
-    """Returns the name of the pooling, for sentence-transformers' modules; raises EndxError for parts without one."""
-    for side in SIDES:
-        tower = model.encoder.model.tower(side)
+def poolings(model: EmbeddingModel) -> dict[str, str]:
+    """Returns the name of each side's pooling, for sentence-transformers' modules.
+
+    Raises:
+      EndxError: a tower has a part without a module, or the towers are not both normalised or both not.
+    """
+    towers = {side: model.encoder.model.tower(side) for side in SIDES}
+    names, found = {function: name for name, function in POOLINGS.items()}, {}
+    for side, tower in towers.items():
         for part in ("token_weights", "layer_weights", "head"):
             if getattr(tower, part) is not None:
                 raise EndxError(_no_module(f"a tower with {part}"))
@@ -83,10 +90,12 @@ def pooling(model: EmbeddingModel) -> str:
             raise EndxError(_no_module("token vectors without an encoder"))
         if isinstance(model.source.encoders[side], PretrainedTokens):
             raise EndxError(_no_module(f"a new encoder ({type(tower.encoder).__name__})"))
-    names = {function: name for name, function in POOLINGS.items()}
-    if (function := model.encoder.model.question.pooling) not in names:
-        raise EndxError(_no_module("multi-hop pooling"))
-    return names[function]
+        if tower.pooling not in names:
+            raise EndxError(_no_module("multi-hop pooling"))
+        found[side] = names[tower.pooling]
+    if towers["question"].normalize != towers["answer"].normalize:
+        raise EndxError(_no_module("a norm of one side only"))
+    return found
 
 
 def in_float32(tower: Tower) -> Tower:

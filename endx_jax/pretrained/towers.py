@@ -34,6 +34,31 @@ from endx_jax.settings import require
 POSITIONS = 512
 
 
+# Settings of both towers that `fill_in` takes from a folder, with what to set where the folders of the sides differ.
+COMMON = {
+    "pooling": "model.pooling",
+    "tokens": "model.pooling and model.tokens",
+    "projection": "model.projection",
+    "projection_bias": "model.projection_bias, or model.projection to another width",
+    "projection_function": "model.projection_function, or model.projection to another width",
+}
+
+
+def fill_in_both(settings: ModelSettings, sources: Mapping[str, PretrainedEncoder]) -> ModelSettings:
+    """Returns the result of `fill_in` for the encoders of both sides.
+
+    Raises:
+      EndxError: the folders differ in a setting of `COMMON` that is left to them.
+    """
+    question, answer = (fill_in(settings, sources[side]) for side in SIDES)
+    for name, remedy in COMMON.items():
+        values = [getattr(filled, name) for filled in (question, answer)]
+        if values[0] != values[1]:
+            stated = (f"{value} by {sources[side].folder}" for side, value in zip(SIDES, values, strict=True))
+            raise EndxError(f"model.{name} is {' and '.join(stated)}, and both towers have the same: set {remedy}")
+    return question
+
+
 def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSettings:
     """Returns the settings with those left to the pretrained folder replaced by its values."""
     config, projection = pretrained.config, _own_projection(settings, pretrained)

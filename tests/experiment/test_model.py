@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from refusals import check_refusal
 from tiny_bert import tiny_recipe, write_tiny_bert, write_usage
+from tiny_modules import write_routes
 
 import endx_jax
 from endx_jax.experiment import finalize as finals
@@ -110,6 +111,35 @@ def test_the_best_parameters_are_split_as_in_training_and_encode_alike(bert_work
     assert kernel.addressable_shards[0].data.shape == (kernel.shape[0] // 4, kernel.shape[1] // 2)
     np.testing.assert_allclose(found[1][0], found[0][0], atol=1e-6)
     assert found[1][1] == found[0][1]
+
+
+MEAN, CLS = "Transformer Pooling", "Transformer-b Pooling-cls"
+PLAIN, TANH, WIDER = f"{MEAN} Dense-6", "Transformer-b Pooling Dense-6-tanh", "Transformer-b Pooling Dense-7"
+BIASED = "Transformer-b Pooling Dense-6-bias"
+
+
+@pytest.mark.parametrize(
+    ("sides", "unset", "settings"),
+    [
+        ((MEAN, CLS), "model.pooling", {"pooling": "first"}),
+        ((PLAIN, TANH), "model.projection_function", {"projection": 5}),
+        ((TANH, PLAIN), "model.projection_function", {"projection": 5}),
+        ((PLAIN, BIASED), "model.projection_bias", {"projection": 5}),
+        ((TANH, MEAN), "model.projection", {"projection": 6, "projection_function": "tanh"}),
+        ((MEAN, TANH), "model.projection", {"projection": 6, "projection_function": "tanh"}),
+        ((PLAIN, WIDER), "model.projection", {"projection": 7}),
+    ],
+)
+def test_folders_of_two_heads_need_the_settings_in_which_they_differ(tmp_path, pairs_csv, sides, unset, settings):
+    config, names = tiny_recipe(tmp_path, pairs_csv), ("pretrained", "answer_pretrained")
+    for name, modules in zip(names, map(str.split, sides), strict=True):
+        config.model[name] = str(write_routes(tmp_path / name, modules, modules))
+    config.model.sharing = "ade"
+    check_refusal(lambda: build_model(resolve(config)), f"{unset} is", "/pretrained/", "/answer_pretrained/", "set")
+    config.model.update(settings)
+    model = build_model(resolve(config))
+    read = jax.tree.map(np.asarray, model.initial_params())
+    chex.assert_trees_all_equal_shapes_and_dtypes(read, model.abstract_params)
 
 
 def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):

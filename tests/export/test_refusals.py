@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from refusals import check_refusal
 from tiny_models import make_model
+from tiny_modules import write_routes
 
+import endx_jax
 from endx_jax.export import verify
 from endx_jax.export.run import export
 from endx_jax.export.sentence_transformers import NAME
@@ -45,8 +47,10 @@ def test_what_would_not_be_read_back_is_refused(models, tiny_bert, tmp_path):
     late = make_model(tiny_bert, **LATE)
     late.params["shared"]["projection"]["bias"] = np.zeros(4, np.float32)
     check_refusal(lambda: export(late, NAME, tmp_path), "a bias or an activation", "train it")
+    routes = write_routes(tmp_path / "routes", ["Transformer", "Pooling", "Normalize"], ["Transformer", "Pooling"])
+    check_refusal(lambda: export(endx_jax.load(routes), NAME, tmp_path / "out"), "one side only", "--format=stablehlo")
     cut = dataclasses.replace(models["sde"], truncate_dim=4)
-    check_refusal(lambda: export(cut, NAME, tmp_path), "tiny", "4 dimensions", "truncate_dim")
+    check_refusal(lambda: export(cut, NAME, tmp_path / "out"), "tiny", "4 dimensions", "truncate_dim")
 
 
 def test_other_folders_are_not_replaced(models, tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tiny_bert import write_tiny_bert
 from tiny_models import TEXTS, embeddings
+from tiny_modules import write_routes
 
 import endx_jax
 from endx_jax.export.run import export
@@ -64,6 +65,32 @@ def test_endx_jax_reads_it_back(written, models, expected, name):
     if name == "ade_spl":  # one is enough: an identity has weights, lengths and prompts
         for side, found in embeddings(model).items():
             np.testing.assert_allclose(found, expected[name][side], atol=1e-6)
+
+
+# The modules of questions and of documents.
+ROUTES = [
+    ("Transformer Pooling Normalize", "Transformer Pooling-cls Normalize"),
+    ("Transformer Pooling-lasttoken", "Transformer-b Pooling"),
+    ("Transformer Pooling Dense-6", "Transformer Pooling Dense-6-tanh"),
+    ("Transformer Pooling", "Transformer-b Pooling Dense-32-tanh"),
+]
+
+
+@pytest.mark.parametrize("routes", ROUTES)
+def test_each_side_keeps_its_own_pooling_and_projection(tmp_path, routes):
+    model = endx_jax.load(write_routes(tmp_path / "model", *map(str.split, routes)))
+    export(model, NAME, tmp_path / "out")
+    again = embeddings(endx_jax.load(tmp_path / "out"))
+    for side, right in embeddings(model).items():
+        np.testing.assert_allclose(again[side], right, atol=1e-6)
+
+
+@pytest.mark.reference
+@pytest.mark.slow
+@pytest.mark.parametrize("routes", ROUTES)
+def test_routes_are_exported_as_sentence_transformers_reads_them(tmp_path, routes):
+    model = endx_jax.load(write_routes(tmp_path / "model", *map(str.split, routes)))
+    assert export(model, NAME, tmp_path / "out", tolerance=1e-5).passed
 
 
 @pytest.mark.reference

@@ -21,8 +21,9 @@ def write_routes(
 ) -> pathlib.Path:
     """Writes a Router with a route for each task, and the modules after it.
 
-    A module's name begins with its kind: `Transformer-b`, `Pooling-cls`, `Dense-6` (its width), `Normalize`. Equal
-    names are one module; other names of a kind are modules of other weights where they differ in length.
+    A module's name begins with its kind: `Transformer-b`, `Pooling-cls`, `Dense-6` (its width), `Dense-6-tanh`,
+    `Dense-6-bias`, `Normalize`. Equal names are one module; other names of a kind are modules of other weights where
+    they differ in length.
     """
     for name in {*query, *document, *after}:
         kind, _, rest = name.partition("-")
@@ -36,6 +37,10 @@ def write_routes(
             width = int(rest.partition("-")[0])
             weight = np.random.default_rng(len(rest)).normal(size=(width, WIDTH)).astype(np.float32)
             tensors, config = {"linear.weight": weight}, DENSE | {"out_features": width}
+            if rest.endswith("tanh"):
+                config["activation_function"] = "torch.nn.modules.activation.Tanh"
+            if rest.endswith("bias"):
+                tensors["linear.bias"], config["bias"] = weight[:, 0], True
             write_files(folder / name, {"config.json": config, "model.safetensors": tensors})
     listed = [{"type": TYPES + "Router", "path": ""}, *modules(*after)]
     types = {name: TYPES + name.partition("-")[0] for name in (*query, *document)}
