@@ -72,7 +72,7 @@ def search(
         MultiVectorEncoder, that re-ranks the best answers
       rerank_top: number of answers that --rerank re-ranks
       add: corpus to add, as for encode; documents with a known id are replaced;
-        without ids, a text that the index has keeps its id, and a new one gets a free id
+        without ids, a new text gets a free one, and one that the index has stays there
       delete: id of a document to delete; repeatable
       **reading: split and columns of the corpus to add, as for `read_corpus`
     """
@@ -163,9 +163,9 @@ def _change(index: "Index", add: str, delete: Sequence[str], reading: Mapping[st
 
 
 def _with_ids(index: "Index", documents: Iterable["Document"], deleted: Sequence[str]) -> Iterator["Document"]:
-    """Yields the documents; ids that were counted give way to that of the index for this text, or else to a free one.
+    """Yields the documents; one whose id was counted gets a free one, unless the index has a document of this text.
 
-    Known questions of such a text are added to those in the index. It is left out if it changes nothing.
+    That document stays as it is, but for further known questions; without any it is left out.
     """
     ids: dict[int, str] = {}  # by the hashes of the texts, which need less memory
     numbers = itertools.count(len(index))
@@ -179,9 +179,9 @@ def _with_ids(index: "Index", documents: Iterable["Document"], deleted: Sequence
                 document = dataclasses.replace(document, id=next(name for name in names if name not in index))
             else:
                 questions = tuple(dict.fromkeys([*old.questions, *document.questions]))
-                document = dataclasses.replace(document, id=old.id, questions=questions)
-                if document == old:
+                if questions == old.questions:
                     continue
+                document = dataclasses.replace(old, questions=questions)
         yield document
 
 
