@@ -71,6 +71,8 @@ class Architecture:
       prefixes: prefixes of tensor names in checkpoints with task heads.
       older_spellings: old suffixes of tensor names, mapped to the suffixes in `names`.
       pooler: linear layer that the class of transformers has and embeddings don't use; empty: none.
+      exported_type: `model_type` of an export, whose `config.json` is written anew, for families that the hub has in a
+        notation of its own; empty: an export has the contents that were read.
     """
 
     config: type[TransformerConfig] | type[StaticConfig]
@@ -80,6 +82,7 @@ class Architecture:
     prefixes: tuple[str, ...] = ()
     older_spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pooler: str = ""
+    exported_type: str = ""
 
     def rules(self, config: EncoderConfig, parameters: Iterable[str]) -> Iterator[TensorRule]:
         """Yields the rules of parameters, given by their paths in a tower, in the order of the table.

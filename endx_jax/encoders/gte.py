@@ -51,4 +51,4 @@ NAMES = Names(
     },
 )
 
-GTE = Architecture(GteConfig, "GteModel", lambda config: NAMES, prefixes=("new.", "gte."))
+GTE = Architecture(GteConfig, "GteModel", lambda config: NAMES, prefixes=("new.", "gte."), exported_type="gte")

@@ -59,4 +59,10 @@ NAMES = Names(
     },
 )
 
-NOMIC_BERT = Architecture(NomicBertConfig, "NomicBertModel", lambda config: NAMES, prefixes=("bert.", "nomic_bert."))
+NOMIC_BERT = Architecture(
+    NomicBertConfig,
+    "NomicBertModel",
+    lambda config: NAMES,
+    prefixes=("bert.", "nomic_bert."),
+    exported_type="nomic_bert",
+)

@@ -113,15 +113,18 @@ def _no_module(part: str) -> str:
     return f"the format sentence-transformers does not support {part}: use --format=stablehlo"
 
 
-# Keys of config.json that describe the initial checkpoint only.
-OF_THE_CHECKPOINT = ("_name_or_path", "torch_dtype", "transformers_version")
+# Keys of config.json that describe the initial checkpoint only, or code that an export does not need.
+OF_THE_CHECKPOINT = ("_name_or_path", "auto_map", "torch_dtype", "transformers_version")
 
 
 def write_transformer_folder(folder: pathlib.Path, model: EmbeddingModel, side: str, length: int) -> None:
     """Writes a side's `config.json`, `model.safetensors` (float32) and tokenizer, for at most `length` tokens."""
     source, params = model.source.encoders[side], model.encoder.model.tower_params(model.params, side)
     architecture = source.architecture
-    fields = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
+    if architecture.exported_type:
+        fields = {"model_type": architecture.exported_type, **source.config.to_hugging_face()}
+    else:
+        fields = {name: value for name, value in source.hugging_face.items() if name not in OF_THE_CHECKPOINT}
     described = {**fields, "architectures": [architecture.transformers_class], "dtype": "float32"}
     write_json(folder / "config.json", described)
     groups = {group: params[group] for group in ("token_embedder", "encoder")}

@@ -111,5 +111,12 @@ class HuggingFaceConfig:
     @classmethod
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Reads the contents of a `config.json`; `where` is the file, for messages."""
-        fields = [field for field in dataclasses.fields(cls) if "names" in field.metadata]
-        return cls(**{field.name: read_key(config, where, field) for field in fields})
+        return cls(**{field.name: read_key(config, where, field) for field in cls._declared()})
+
+    def to_hugging_face(self) -> dict[str, Any]:
+        """Returns the values of the declared fields by the first of their names, which is that of transformers."""
+        return {field.metadata["names"][0]: getattr(self, field.name) for field in self._declared()}
+
+    @classmethod
+    def _declared(cls) -> list[dataclasses.Field]:
+        return [field for field in dataclasses.fields(cls) if "names" in field.metadata]

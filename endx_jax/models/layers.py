@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -129,8 +129,9 @@ class Rope(HuggingFaceConfig):
 
     Attributes:
       base: base of the wavelengths (`rope_theta`); the n-th is 2 pi base^(2n / Dh).
-      kind: `default` (no scaling), `linear` (positions by 1 / `factor`), `ntk` (NTK-aware with a fixed factor,
-        kexue.fm/archives/9706) or `llama3` (`linear` for long wavelengths only, Grattafiori et al. 2024).
+      kind: `default` (no scaling), `linear` (positions by 1 / `factor`) or `llama3` (`linear` for long wavelengths
+        only, Grattafiori et al. 2024); also `ntk` in files (NTK-aware with a fixed factor, kexue.fm/archives/9706),
+        which is read as `linear` with another base.
       factor: factor of the scaling.
       longest: wavelengths over `trained` / `longest` are scaled by `llama3` (`low_freq_factor`).
       shortest: wavelengths under `trained` / `shortest` are not, and those between in part (`high_freq_factor`).
@@ -155,8 +156,11 @@ class Rope(HuggingFaceConfig):
         rope = cls.from_hugging_face({"rope_theta": base} | stated, where)
         keys = " ".join(name for field in dataclasses.fields(cls) for name in field.metadata["names"])
         check_keys(stated, where, {}, keys, ignored_by="transformers")
+        if rope.kind == "ntk":
+            larger, factor = rope.base * rope.factor, rope.factor ** (2 / head_width)
+            rope = dataclasses.replace(rope, kind="linear", base=larger, factor=factor)
         if rope.kind == "llama3":
-            missing = [name for name in LLAMA3 if name not in stated]
+            missing = [name for name in KEYS["llama3"] if name not in stated]
             if missing:
                 raise EndxError(f"{where}: rotary parameters of rope_type llama3 need {', '.join(missing)}")
             if rope.shortest <= rope.longest:
@@ -166,21 +170,26 @@ class Rope(HuggingFaceConfig):
 
     def frequencies(self, head_width: int) -> np.ndarray:
         """Returns the angles by which neighbouring positions differ, float64 [Dh / 2]."""
-        base, divisor = self.base, 1.0
-        if self.kind == "linear":
-            divisor = self.factor
-        elif self.kind == "ntk":
-            base, divisor = base * self.factor, self.factor ** (2 / head_width)
-        frequencies = 1 / (divisor * base ** (np.arange(0, head_width, 2, dtype=np.float64) / head_width))
+        divisor = self.factor if self.kind == "linear" else 1.0
+        frequencies = 1 / (divisor * self.base ** (np.arange(0, head_width, 2, dtype=np.float64) / head_width))
         if self.kind == "llama3":
             turns = self.trained * frequencies / (2 * np.pi)
             unscaled = np.clip((turns - self.longest) / (self.shortest - self.longest), 0, 1)
             frequencies = frequencies * (unscaled + (1 - unscaled) / self.factor)
         return frequencies
 
+    def to_hugging_face(self) -> dict[str, Any]:
+        """Returns `rope_parameters` of a `config.json`."""
+        keys = ("rope_theta", "rope_type", *KEYS[self.kind])
+        return {key: value for key, value in super().to_hugging_face().items() if key in keys}
 
-# Keys that rotary parameters of type llama3 must have.
-LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+# Further keys of rotary parameters, by their type.
+KEYS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 
 
 def rotations(layout: Layout, head_width: int, rope: Rope) -> tuple[Array, Array]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.linen as nn
 
@@ -155,6 +155,11 @@ class TransformerConfig(HuggingFaceConfig):
                 f"{where}: {base.heads} attention heads are not a multiple of {base.groups} heads of keys and values"
             )
         return base
+
+    def to_hugging_face(self) -> dict[str, Any]:
+        """Returns the declared fields and rotary positions by the keys that BERT-like families have in transformers."""
+        rope = {"rope_parameters": self.rope.to_hugging_face()} if self.rope else {}
+        return super().to_hugging_face() | rope
 
     @property
     def first_position(self) -> int:

@@ -2,11 +2,13 @@ import json
 
 import numpy as np
 import pytest
-from tiny_bert import write_tiny_bert
-from tiny_models import TEXTS, embeddings
+from tiny_bert import sizes, write_tiny_bert
+from tiny_models import TEXTS, embeddings, write_encoder
 from tiny_modules import write_routes
+from transformers import AutoConfig
 
 import endx_jax
+from endx_jax.encoders import ARCHITECTURES
 from endx_jax.export.run import export
 from endx_jax.export.sentence_transformers import NAME, write_sentence_transformers
 
@@ -65,6 +67,46 @@ def test_endx_jax_reads_it_back(written, models, expected, name):
     if name == "ade_spl":  # one is enough: an identity has weights, lengths and prompts
         for side, found in embeddings(model).items():
             np.testing.assert_allclose(found, expected[name][side], atol=1e-6)
+
+
+# Configs with the keys of code on the hub, by the family of transformers that they are, and some of their keys there.
+CODE = {"auto_map": {"AutoConfig": "configuration.Config", "AutoModel": "modeling.Model"}, "vocab_size": 152}
+NEW = sizes(24, 2, 2, 40, 64) | {"model_type": "new", "rope_theta": 20000, "type_vocab_size": 0, "pack_qkv": True}
+NOMIC = {"n_embd": 24, "n_layer": 2, "n_head": 2, "n_inner": 40, "n_positions": 64, "activation_function": "swiglu"}
+ON_THE_HUB = {
+    "gte": (
+        CODE | NEW | {"rope_scaling": {"type": "ntk", "factor": 8.0}},
+        {"num_hidden_layers": 2, "rope_parameters": {"rope_theta": 160_000.0, "rope_type": "linear"}},
+    ),
+    "nomic_bert": (
+        CODE | NOMIC | {"model_type": "nomic_bert", "rotary_emb_base": 500, "layer_norm_epsilon": 1e-3},
+        {"hidden_act": "silu", "layer_norm_eps": 1e-3, "rope_parameters": {"rope_theta": 500.0}},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*states no pooling")
+@pytest.mark.parametrize("family", ON_THE_HUB)
+def test_configs_of_code_on_the_hub_are_exported_in_the_notation_of_transformers(tmp_path, family):
+    config, expected = ON_THE_HUB[family]
+    model = endx_jax.load(write_encoder(tmp_path / "model", ARCHITECTURES[config["model_type"]], config))
+    export(model, NAME, tmp_path / "out")
+    assert endx_jax.load(tmp_path / "out").identity == model.identity
+    read = AutoConfig.from_pretrained(tmp_path / "out")
+    assert (read.model_type, read.hidden_size, read.max_position_embeddings) == (family, 24, 64)
+    for key, value in expected.items():
+        found = getattr(read, key)
+        assert (found | value if isinstance(value, dict) else value) == found
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+@pytest.mark.filterwarnings("ignore:.*states no pooling")
+@pytest.mark.parametrize("family", ON_THE_HUB)
+def test_such_exports_are_what_sentence_transformers_computes(tmp_path, family):
+    config, _ = ON_THE_HUB[family]
+    model = endx_jax.load(write_encoder(tmp_path / "model", ARCHITECTURES[config["model_type"]], config))
+    assert export(model, NAME, tmp_path / "out", tolerance=1e-5).passed
 
 
 # The modules of questions and of documents.
