@@ -10,7 +10,7 @@ import numpy as np
 from endx_jax import json_files
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
-from endx_jax.index.cache import VECTORS, Cache, adopt, erase_documents, is_behind, make_cache, open_cache
+from endx_jax.index.cache import VECTORS, Cache, adopt, is_behind, make_cache, open_cache
 from endx_jax.index.filters import condition
 from endx_jax.index.index_file import PASSAGES, QUESTIONS, REMEDY
 from endx_jax.index.store import LISTED, STEP, Store, StoredEmbeddings
@@ -246,17 +246,11 @@ class Parts:
 
 def _open_embeddings(store: Store) -> Cache | None:
     """Maps the embeddings of an index from its cache; None if there is none, or much is missing in it."""
-    content = store.info.content
-    cache = open_cache(store, VECTORS, {"content": content})
+    cache = open_cache(store, VECTORS, {"content": store.info.content})
     if cache is None:
         return None
     rows = cache.arrays[f"{PASSAGES}.rows"]
     ((missing,),) = store.rows("SELECT count(*) FROM passages WHERE row > ?", int(rows[-1]))
-    query = "SELECT row FROM deleted WHERE number > ?"
-    deleted = [row for (row,) in store.rows(query, cache.about["deletions"])]
-    of = np.isin(cache.arrays[f"{PASSAGES}.documents"], deleted)
-    if cache.arrays[f"{PASSAGES}.embeddings"][of].any():  # the process that deleted them was killed
-        erase_documents(store.path, content, deleted)
     return None if is_behind(len(rows), missing) else cache
 
 
