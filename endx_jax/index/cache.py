@@ -122,8 +122,12 @@ def make_cache(
 
 
 def adopt(store: Store, name: str, cache: Cache) -> None:
-    """Makes an index know a new cache; if the index is locked, the cache is made again at the next opening."""
+    """Makes an index know a new cache; if the index is locked, the cache is made again at the next opening.
+
+    Documents that were deleted before are overwritten first, as the cache may be of an earlier state of the index.
+    """
     if cache.id and not _is_known(store, name, cache):
+        _erase_deleted(store, cache)
         with contextlib.suppress(EndxError), changing(store.path) as database:
             store_info(database, **{_key(name): cache.id})
 

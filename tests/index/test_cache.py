@@ -207,3 +207,32 @@ def test_a_deleted_document_leaves_the_caches(path):
     assert b"only17x" not in files[1].read_bytes()
     assert b"only18x" in files[1].read_bytes()
     check(path, Index(path))
+    index.delete(["d19"])
+    add(index, made(range(300, 400)))  # so many that the caches are made anew, that of words from counts in memory
+    found(index)
+    assert b"only399x" in files[1].read_bytes()
+    assert b"only19x" not in files[1].read_bytes()
+    check(path, Index(path))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_what_a_killed_process_did_not_overwrite_is_overwritten_at_the_next_opening(path, monkeypatch, steps):
+    found(index := Index(path))
+    vector, mapped, left = vectors_of(made(range(100)))[17], cache._mapped, [steps]
+
+    class Killed(BaseException):
+        pass
+
+    def mortal(file, mode="r"):
+        if mode == "r+" and not left[0]:
+            raise Killed
+        left[0] -= mode == "r+"
+        return mapped(file, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_mapped", mortal)
+        with pytest.raises(Killed):
+            index.delete(["d17"])
+    check(path, Index(path))
+    assert vector.tobytes() not in (path.parent / "i.sqlite.vectors").read_bytes()
+    assert b"only17x" not in (path.parent / "i.sqlite.words").read_bytes()
