@@ -4,10 +4,11 @@ import argparse
 import contextlib
 import io
 import itertools
+import operator
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from etils import epath
@@ -22,12 +23,12 @@ from endx_jax.settings import require
 
 if TYPE_CHECKING:
     from endx_jax.cli.answers import NamedQuestion
-    from endx_jax.data.sets.documents import FoundDocument
+    from endx_jax.data.sets.documents import Document, FoundDocument
     from endx_jax.index.index import Index
 
 Ask = Callable[[list[str]], "list[list[FoundDocument]]"]
 
-# Number of questions that are searched together, and of documents that are added together.
+# Number of questions that are searched together, and of documents or passages that are added together.
 TOGETHER = 1024
 
 
@@ -145,18 +146,29 @@ def _change(index: "Index", add: str, delete: Sequence[str], reading: Mapping[st
     if add:
         from endx_jax.data.formats import read_corpus
 
-        documents = read_corpus(add, **reading)
-        some = [*itertools.islice(documents, TOGETHER)]  # before the deletion, which can't be undone
+        parts = _in_parts(read_corpus(add, **reading))
+        first = [*itertools.islice(parts, 1)]  # before the deletion, which can't be undone
     if delete:
         index.delete(delete)
         _note(f"deleted {len(set(delete)):,}; {held()}")
     if add:
         added, replaced = 0, 0
-        while some:
-            replaced += index.add(some, replace=True)
-            added += len(some)
-            some = [*itertools.islice(documents, TOGETHER)]
+        for part in itertools.chain(first, parts):
+            replaced += index.add(part, replace=True)
+            added += sum(text.passage < 2 for text in part)
         _note(f"added {counted(added, 'document')}, replacing {replaced:,}; {held()}")
+
+
+def _in_parts(documents: Iterable["Document"]) -> "Iterator[list[Document]]":
+    """Yields documents or passages, at least `TOGETHER` at a time, and all passages of a document in one part."""
+    part: list[Document] = []
+    for _, passages in itertools.groupby(documents, operator.attrgetter("id")):
+        part += passages
+        if len(part) >= TOGETHER:
+            yield part
+            part = []
+    if part:
+        yield part
 
 
 def _answer_all(
