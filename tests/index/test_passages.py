@@ -101,6 +101,19 @@ def test_every_mode_finds_a_document_once_with_its_metadata_and_its_passage(inde
     assert (by_question[0].document.id, by_question[0].document.questions) == ("short", ("ask short",))
 
 
+@pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
+def test_a_question_has_the_same_answers_alone_and_beside_one_whose_best_passages_are_of_one_document(tmp_path, mode):
+    documents = [*book("long", 600), *(text for n in range(40) for text in book(f"short{n}", 5))]
+    questions, embeddings = ["word1 word599", "long"], np.zeros((2, WIDTH), np.float32)
+    embeddings[:, 0] = -1, 1  # the first question is far from the document that has its word
+    search = searching(write(tmp_path / "i", documents), hybrid=Hybrid(1.0)).search
+    together = search(questions, 10, mode=mode, embeddings=embeddings)
+    for n, answers in enumerate(together):
+        alone = search(questions[n], 10, mode=mode, embeddings=embeddings[n : n + 1])
+        assert [answer.document for answer in answers] == [answer.document for answer in alone]
+        assert [answer.score for answer in answers] == pytest.approx([answer.score for answer in alone])
+
+
 def test_a_document_is_read_replaced_and_deleted_as_a_whole_everywhere(index):
     other, search = Index(index.path), searching(index, embed, embed)
     assert (len(index), index.snapshot.passages, len(index.snapshot.known)) == (3, 64, 2)
