@@ -132,6 +132,21 @@ def test_a_document_is_read_replaced_and_deleted_as_a_whole_everywhere(index):
     assert {document.name for _, document in other.snapshot} == {"whole", "short", "short#2"}
 
 
+def test_a_document_that_is_replaced_while_it_is_read_is_the_old_or_the_new_one(index, monkeypatch):
+    other, rows, states = Index(index.path), index._store.rows, [index.get("short")]
+
+    def later(query, *values):
+        new = Document("short", f"text {len(states)}", {}, (f"ask {len(states)}",))
+        other.add([new], embed([new.text]), known=embed(new.questions), replace=True)
+        states.append(new)
+        return rows(query, *values)
+
+    monkeypatch.setattr(index._store, "rows", later)
+    assert index.get("short") in states
+    assert "short" in index
+    assert len(states) > 2
+
+
 def test_judgements_and_answers_are_of_documents(index):
     questions = ["x word7", "y word2"]
     judged = Judgements(("q0", "q1"), tuple(questions), ({"whole": 1}, {"short": 2, "long": 1}), ((), ()))
