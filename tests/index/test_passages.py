@@ -157,9 +157,10 @@ def test_judgements_and_answers_are_of_documents(index):
     assert (found.candidates, found.top_ids.shape) == (3, (2, 3))
     names = [[ids_of(index)[row] for row in rows] for rows in found.top_ids]
     assert names == right
-    answered = [Example(questions[0], ("whole",))]
-    by_answer = evaluate_answered(index.snapshot, answered, embed(questions[:1]), cutoffs=(1, 3))
-    assert by_answer.ranks.tolist() == [[1 + right[0].index("whole")]]
+    answered = [Example(question, ("whole",)) for question in questions]
+    by_answer = evaluate_answered(index.snapshot, answered, embed(questions), cutoffs=(1, 3))
+    assert by_answer.ranks.tolist() == [[1 + names.index("whole")] for names in right]
+    assert by_answer.top_ids.tolist() == found.top_ids.tolist()
 
 
 def test_shards_may_cut_a_document_and_are_joined(tmp_path):
