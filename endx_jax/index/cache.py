@@ -162,7 +162,8 @@ def _erase_deleted(store: Store, cache: Cache) -> bool:
     """Overwrites deleted documents if a process was killed before; returns false if others were overwritten."""
     documents, marks = cache.arrays[DOCUMENTS], cache.arrays[ERASED]
     erased = np.flatnonzero(marks)  # before the deletions are read, which come first
-    rows = store.rows("SELECT row FROM deleted WHERE row >= ?", int(documents[0]))
+    of = cache.about.get("deletions", 0), int(documents[0]), int(documents[-1])
+    rows = store.rows("SELECT row FROM deleted WHERE number > ? AND row BETWEEN ? AND ?", *of)
     deleted = np.isin(documents, [row for (row,) in rows])
     if (marks[deleted] != DONE).any():
         erase_documents(store.path, cache.about["content"], documents[deleted])
