@@ -30,7 +30,8 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
     """Context that yields a temporary file, which atomically replaces `path` unless the block raises an error.
 
     Args:
-      path: file to write; missing folders are created.
+      path: file to write; missing folders are created. Of a symbolic link the target is replaced. A device or pipe is
+        not replaced, but written to directly.
       mode: `w` (UTF-8) or `wb`.
 
     Raises:
@@ -39,20 +40,26 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
     path = pathlib.Path(path)
     if path.is_dir():
         raise EndxError(f"can't write {path}: it is a folder; name a file")
+    target, temporary = pathlib.Path(os.path.realpath(path)), None
     try:
         with reporting_full_disk(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            if path.exists() and not path.is_file():
+                handle = os.open(path, os.O_WRONLY)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as failure:
         raise EndxError(f"can't write {path}: {failure.strerror or failure}") from None
     try:
         with reporting_full_disk(path):
             with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as stream:
                 yield stream
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
+            if temporary:
+                os.chmod(temporary, 0o644)
+                os.replace(temporary, target)
     except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
+        if temporary:
+            pathlib.Path(temporary).unlink(missing_ok=True)
         raise
 
 

@@ -77,6 +77,22 @@ def test_a_file_or_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_pat
     assert [*tmp_path.iterdir()] == [folder]
 
 
+def test_a_pipe_is_written_to_and_of_a_link_the_target_is_replaced(tmp_path):
+    pipe, link, dangling = (tmp_path / name for name in ("pipe", "link", "dangling"))
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "new")
+    assert (pipe.is_fifo(), os.read(reader, 9)) == (True, b"new")
+    os.close(reader)
+    (tmp_path / "file").write_text("old")
+    link.symlink_to("file")
+    dangling.symlink_to("other/file")
+    for path in (link, dangling):
+        write_text(path, "new")
+        assert (path.is_symlink(), path.resolve().read_text()) == (True, "new")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["dangling", "file", "link", "other", "pipe"]
+
+
 def test_a_growing_file_hands_everything_over_at_once(tmp_path, monkeypatch):
     file, synced = tmp_path / "folder" / "file", []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(file.read_bytes()))

@@ -41,7 +41,10 @@ def parser_of(
     """
     verb, _, description = about.partition(": ")
     parser = argparse.ArgumentParser(
-        prog=verb.strip("`"), description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=verb.strip("`"),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     group_of: dict[str, Any] = {}
     for title, members in groups.items():

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import operator
 import pathlib
 import sys
 import time
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 Ask = Callable[[list[str]], "list[list[FoundDocument]]"]
 
-# Number of questions that are searched together, and of documents that are added together.
+# Number of questions that are searched together, and of documents or passages that are added together.
 TOGETHER = 1024
 
 
@@ -148,17 +149,16 @@ def _change(index: "Index", add: str, delete: Sequence[str], reading: Mapping[st
     if add:
         from endx_jax.data.formats import read_corpus
 
-        documents = _with_ids(index, read_corpus(add, **reading), delete)
-        some = [*itertools.islice(documents, TOGETHER)]  # before the deletion, which can't be undone
+        parts = _in_parts(_with_ids(index, read_corpus(add, **reading), delete))
+        first = [*itertools.islice(parts, 1)]  # before the deletion, which can't be undone
     if delete:
         index.delete(delete)
         _note(f"deleted {len(set(delete)):,}; {held()}")
     if add:
         added, replaced = 0, 0
-        while some:
-            replaced += index.add(some, replace=True)
-            added += len(some)
-            some = [*itertools.islice(documents, TOGETHER)]
+        for part in itertools.chain(first, parts):
+            replaced += index.add(part, replace=True)
+            added += sum(text.passage < 2 for text in part)
         _note(f"added {counted(added, 'document')}, replacing {replaced:,}; {held()}")
 
 
@@ -183,6 +183,18 @@ def _with_ids(index: "Index", documents: Iterable["Document"], deleted: Sequence
                     continue
                 document = dataclasses.replace(old, questions=questions)
         yield document
+
+
+def _in_parts(documents: Iterable["Document"]) -> "Iterator[list[Document]]":
+    """Yields documents or passages, at least `TOGETHER` at a time, and all passages of a document in one part."""
+    part: list[Document] = []
+    for _, passages in itertools.groupby(documents, operator.attrgetter("id")):
+        part += passages
+        if len(part) >= TOGETHER:
+            yield part
+            part = []
+    if part:
+        yield part
 
 
 def _answer_all(

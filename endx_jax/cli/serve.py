@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import ipaddress
 import os
 import pathlib
 import signal
@@ -18,7 +17,7 @@ from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, check_re
 from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, RunInterrupted, install
 from endx_jax.index.approximate import ENGINES, EXACT
-from endx_jax.serving.settings import Limits, ServingSettings
+from endx_jax.serving.settings import Limits, ServingSettings, is_loopback
 from endx_jax.settings import require
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def serve(
 
     limits = Limits(**{field.name: further.pop(field.name) for field in dataclasses.fields(Limits)})
     check_reading(further, "--corpus", corpus)
-    token, loopback = _token(token_file), _is_loopback(host)
+    token, loopback = _token(token_file), is_loopback(host)
     if not (loopback or token or allow_anonymous):
         raise EndxError(
             f"--host={host} lets everyone who can connect read and change the index: set --token-file=FILE "
@@ -151,13 +150,6 @@ def _token(file: pathlib.Path | None) -> str | None:
     if not token.isascii() or not token or any(character.isspace() for character in token):
         raise EndxError(f"{source} must contain the token: one line of ASCII without spaces")
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:

@@ -2,8 +2,9 @@
 
 `INDEX.NAME` begins with a line of JSON that describes the arrays, each of which begins at a multiple of 64 bytes. The
 index knows the cache by a random id in its table `about`. Rows of an index are only added, and its deletions are
-numbered, so the cache of an earlier state stays right, and what changed since is read from the index. An index that was
-restored from an older copy does not know a later cache, which may hold rows that this index never had.
+numbered, so the cache of an earlier state stays right, and what changed since is read from the index. Deleted documents
+are overwritten in the cache, and marked. An index that was restored from an older copy does not know a later cache,
+which may hold rows that this index never had, or has documents that are marked as deleted: the cache is made anew.
 """
 
 import contextlib
@@ -22,12 +23,15 @@ import numpy as np
 
 from endx_jax.errors import DiskFull, EndxError, printable
 from endx_jax.files import replacing
-from endx_jax.index.index_file import changing, store_info
+from endx_jax.index.index_file import PASSAGES, QUESTIONS, changing, store_info
 from endx_jax.index.store import Store
 from endx_jax.parallel.console import LOG
 
-VERSION = 1
+VERSION = 2
 VECTORS, WORDS = "vectors", "words"  # names of the caches
+# Arrays of each cache, by passage: int64 row of its document, and uint8 mark of an erasure.
+DOCUMENTS, ERASED = f"{PASSAGES}.documents", "erased"
+BEGUN, DONE = 1, 2  # marks of deleted documents
 # Rows from which an index has caches; fewer are read in no time.
 FEWEST = 8192
 # Largest share of the rows that may be missing in a cache; then it is made anew.
@@ -36,7 +40,7 @@ ALIGNED = 64  # bytes; JAX copies what begins elsewhere
 LONGEST = 1 << 16  # bytes of the description
 
 # Errors of a file that is not a cache, or can't be read or written.
-BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 Shapes = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
 
@@ -67,7 +71,8 @@ def open_cache(store: Store, name: str, expected: Mapping[str, Any]) -> Cache | 
         return None
     try:
         cache = _mapped(path)
-        if _is_known(store, name, cache) and {**cache.about, **expected} == cache.about:
+        known = _is_known(store, name, cache) and {**cache.about, **expected} == cache.about
+        if known and _erase_deleted(store, cache):
             return cache
     except BROKEN:
         pass
@@ -87,11 +92,12 @@ def make_cache(
     *,
     rows: int,
 ) -> Cache:
-    """Makes a cache, whose arrays `fill` fills.
+    """Makes a cache of an index of so many `rows`, whose arrays `fill` fills.
 
-    They are in memory if the index has few `rows`, its folder can't be written, or the disk has too little room.
+    They are in memory if these are few, its folder can't be written, or the disk has too little room.
     """
     path, identity = _path(store.path, name), uuid.uuid4().hex
+    shapes = {**shapes, ERASED: (np.dtype(np.uint8), (rows,))}
     listed = {key: [kind.str, shape] for key, (kind, shape) in shapes.items()}
     line = json.dumps({"version": VERSION, "id": identity, "about": about, "arrays": listed}).encode() + b"\n"
     size = _ends(len(line), shapes)[-1]
@@ -109,45 +115,59 @@ def make_cache(
                 arrays = _views(np.asarray(np.memmap(stream, np.uint8, "r", shape=(size,))), len(line), shapes)
             shutil.copymode(store.path, path)
             return Cache(dict(about), arrays, identity)
-    memory = np.empty(size + ALIGNED, np.uint8)
+    memory = np.zeros(size + ALIGNED, np.uint8)
     arrays = _views(memory[-memory.ctypes.data % ALIGNED :], len(line), shapes)
     fill(arrays)
     return Cache(dict(about), arrays)
 
 
 def adopt(store: Store, name: str, cache: Cache) -> None:
-    """Makes an index know a new cache; if the index is locked, the cache is made again at the next opening."""
+    """Makes an index know a new cache; if the index is locked, the cache is made again at the next opening.
+
+    Documents that were deleted before are overwritten first, as the cache may be of an earlier state of the index.
+    """
     if cache.id and not _is_known(store, name, cache):
+        _erase_deleted(store, cache)
         with contextlib.suppress(EndxError), changing(store.path) as database:
             store_info(database, **{_key(name): cache.id})
 
 
-def erase_documents(index: pathlib.Path, content: str, documents: Sequence[int]) -> None:
+def erase_documents(index: pathlib.Path, content: str, documents: Sequence[int] | np.ndarray) -> None:
     """Overwrites in the caches the embeddings and words of deleted documents, by their rows in the index."""
-    with contextlib.suppress(*BROKEN):
-        arrays = _of_content(_path(index, VECTORS), content)
-        for name in [name for name in arrays if name.endswith(".documents")]:
-            # Embeddings last, since only they show whether all was overwritten.
-            for column in (name.replace("documents", column) for column in ("signs", "embeddings")):
-                if column in arrays:
-                    arrays[column][np.isin(arrays[name], documents)] = 0
-    with contextlib.suppress(*BROKEN):
-        arrays = _of_content(_path(index, WORDS), content)
+    for name in (WORDS, VECTORS):
+        with contextlib.suppress(*BROKEN):
+            cache = _mapped(_path(index, name), "r+")
+            if cache.about["content"] == content:
+                _erase(cache.arrays, documents)
+
+
+def _erase(arrays: Mapping[str, np.ndarray], documents: Sequence[int] | np.ndarray) -> None:
+    passages, marks = np.flatnonzero(np.isin(arrays[DOCUMENTS], documents)), arrays[ERASED]
+    marks[passages] = BEGUN  # before anything is overwritten, which an index that has the documents must not read
+    if "words" in arrays:
         starts, counts, words = (arrays[name] for name in ("starts", "counts", "words"))
-        of = np.flatnonzero(np.isin(arrays["texts"], np.flatnonzero(np.isin(arrays["documents"], documents))))
+        of = np.flatnonzero(np.isin(arrays["texts"], passages))
         counts[of] = 0
         ends = np.flatnonzero(words == ord("\n"))
         for n in np.unique(np.searchsorted(starts, of, "right") - 1).tolist():
             if not counts[starts[n] : starts[n + 1]].any():  # no other text has the word
                 words[ends[n - 1] + 1 if n else 0 : ends[n]] = 0
+    for table, column in itertools.product((PASSAGES, QUESTIONS), ("signs", "embeddings")):
+        if f"{table}.{column}" in arrays:
+            arrays[f"{table}.{column}"][np.isin(arrays[f"{table}.documents"], documents)] = 0
+    marks[passages] = DONE
 
 
-def _of_content(path: pathlib.Path, content: str) -> dict[str, np.ndarray]:
-    """Maps the arrays of a cache to change them; raises ValueError if they are of other contents of the index."""
-    cache = _mapped(path, "r+")
-    if cache.about["content"] != content:
-        raise ValueError("of another index")
-    return cache.arrays
+def _erase_deleted(store: Store, cache: Cache) -> bool:
+    """Overwrites deleted documents if a process was killed before; returns false if others were overwritten."""
+    documents, marks = cache.arrays[DOCUMENTS], cache.arrays[ERASED]
+    erased = np.flatnonzero(marks)  # before the deletions are read, which come first
+    of = cache.about.get("deletions", 0), int(documents[0]), int(documents[-1])
+    rows = store.rows("SELECT row FROM deleted WHERE number > ? AND row BETWEEN ? AND ?", *of)
+    deleted = np.isin(documents, [row for (row,) in rows])
+    if (marks[deleted] != DONE).any():
+        erase_documents(store.path, cache.about["content"], documents[deleted])
+    return bool(deleted[erased].all())
 
 
 def _path(index: pathlib.Path, name: str) -> pathlib.Path:

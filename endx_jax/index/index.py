@@ -185,16 +185,12 @@ class Index:
 
     def __contains__(self, identifier: str) -> bool:
         """Returns true if the index has a document with this id."""
-        return identifier in self.snapshot.rows_of([identifier])
+        return bool(self._store.document(identifier))
 
     def get(self, identifier: str) -> Document | None:
         """Returns the document with this id, with the text of all its passages, or None."""
-        snapshot = self.snapshot
-        first = snapshot.rows_of([identifier]).get(identifier)
-        if first is None:
-            return None
-        stop = int(np.searchsorted(snapshot.of, snapshot.of[first], "right"))
-        return whole_document([*snapshot.documents(range(first, stop)).values()])
+        passages = self._store.document(identifier)
+        return whole_document(passages) if passages else None
 
     @property
     def default_mode(self) -> str:

@@ -127,7 +127,8 @@ def evaluate_answered(
 
     Returns:
       The metrics `accuracy@k`, 1 if the best passage of one of the best k documents contains an answer. The only rank
-      of a question is that of its first such document; inf if none of the best documents is one.
+      of a question is that of its first such document; inf if none of the best documents is one. A document's id is
+      the row of its first passage.
     """
     asked = [example.question for example in answered]
     best = TextRanker(EXACT).rank(
@@ -142,8 +143,10 @@ def evaluate_answered(
         hits = (rank for rank, (row, _) in enumerate(ranking, 1) if contains_answer(texts.get(row, ""), answers))
         first[n] = next(hits, np.inf)
     values = {f"accuracy@{k}": (first[:, 0] <= k).astype(np.float32) for k in cutoffs}
-    rows, scores = (np.array([[pair[n] for pair in ranking] for ranking in best]) for n in (0, 1))
-    return Evaluation(values, first, rows.astype(np.int32), scores.astype(np.float32), len(snapshot))
+    rows = np.array([[row for row, _ in ranking] for ranking in best], np.int32)
+    scores = np.array([[score for _, score in ranking] for ranking in best], np.float32)
+    rows = np.searchsorted(snapshot.of, snapshot.of[rows]).astype(np.int32)
+    return Evaluation(values, first, rows, scores, len(snapshot))
 
 
 def rank_by_index(

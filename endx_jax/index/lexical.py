@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from endx_jax.index.cache import WORDS, Cache, adopt, is_behind, make_cache, open_cache
+from endx_jax.index.cache import DOCUMENTS, WORDS, Cache, adopt, is_behind, make_cache, open_cache
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.ranking.bm25 import BM25, Postings, highest
 from endx_jax.ranking.hybrid import Ranking
@@ -32,7 +32,7 @@ class Lexical:
     def _start(self, cache: Cache | None) -> None:
         """Takes counts from a cache, or forgets those there are."""
         arrays = cache.arrays if cache else {}
-        self._rows, self._documents = (arrays.get(name, np.zeros(0, np.int64)) for name in ("rows", "documents"))
+        self._rows, self._documents = (arrays.get(name, np.zeros(0, np.int64)) for name in ("rows", DOCUMENTS))
         self._parts, self._kept = [_postings(arrays)] if cache else [], len(self._rows)
 
     def rank(
@@ -94,7 +94,7 @@ class Lexical:
         """Writes the counts to the cache and maps them from there."""
         whole = Postings.joined(self._parts)
         words = np.frombuffer("".join(f"{word}\n" for word in whole.words).encode(), np.uint8)
-        arrays = {"rows": self._rows, "documents": self._documents, "words": words, "starts": whole.starts}
+        arrays = {"rows": self._rows, DOCUMENTS: self._documents, "words": words, "starts": whole.starts}
         arrays |= {"texts": whole.texts, "counts": whole.counts, "lengths": whole.lengths}
 
         def fill(empty: dict[str, np.ndarray]) -> None:

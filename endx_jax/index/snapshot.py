@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from endx_jax import json_files
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
-from endx_jax.index.cache import VECTORS, Cache, adopt, erase_documents, is_behind, make_cache, open_cache
+from endx_jax.index.cache import VECTORS, Cache, adopt, is_behind, make_cache, open_cache
 from endx_jax.index.filters import condition
 from endx_jax.index.index_file import PASSAGES, QUESTIONS, REMEDY
 from endx_jax.index.store import LISTED, STEP, Store, StoredEmbeddings
@@ -179,33 +178,8 @@ class Snapshot:
 
     def documents(self, rows: Iterable[int]) -> dict[int, Document]:
         """Returns the passages of rows, with their document's metadata; those that were deleted are omitted."""
-        wanted, found = {int(self.rows[row]): row for row in rows}, dict[int, Document]()
-        listed = list(wanted)
-        for start in range(0, len(listed), STEP):
-            some = json.dumps(listed[start : start + STEP])
-            known: dict[int, list[object]] = {}
-            query = f"SELECT document FROM passages WHERE row IN {LISTED}"
-            query = f"SELECT document, text FROM questions WHERE document IN ({query}) ORDER BY row"
-            for document, text in self.store.rows(query, some):
-                known.setdefault(document, []).append(text)
-            query = "SELECT passages.row, document, id, text, metadata, number FROM passages"
-            query += f" JOIN documents ON documents.row = document WHERE passages.row IN {LISTED} ORDER BY passages.row"
-            for row, of, *fields in [*self.store.rows(query, some)]:
-                found[wanted[row]] = self._document(known.get(of, []), *fields)
-        return found
-
-    def _document(
-        self, questions: Sequence[object], identifier: object, text: object, metadata: object, number: object
-    ) -> Document:
-        """Returns a passage as the file has it."""
-        path, texts = self.store.path, all(isinstance(one, str) for one in (identifier, text, metadata, *questions))
-        if not texts or not isinstance(number, int):
-            raise EndxError(f"{path} is damaged: document {json_files.shown(identifier)} is not text; {REMEDY}")
-        where = f"{path}, metadata of document {identifier!r}"
-        parsed = json_files.parse(str(metadata), where, dict)
-        if "\\u" in str(metadata):  # an escape may stand for half a surrogate pair, which can't be written as UTF-8
-            json_files.as_text(json.dumps(parsed, ensure_ascii=False), where)
-        return Document(str(identifier), str(text), parsed, tuple(map(str, questions)), number)
+        wanted = {int(self.rows[row]): row for row in rows}
+        return {wanted[row]: document for row, document in self.store.documents([*wanted]).items()}
 
 
 class Parts:
@@ -246,17 +220,11 @@ class Parts:
 
 def _open_embeddings(store: Store) -> Cache | None:
     """Maps the embeddings of an index from its cache; None if there is none, or much is missing in it."""
-    content = store.info.content
-    cache = open_cache(store, VECTORS, {"content": content})
+    cache = open_cache(store, VECTORS, {"content": store.info.content})
     if cache is None:
         return None
     rows = cache.arrays[f"{PASSAGES}.rows"]
     ((missing,),) = store.rows("SELECT count(*) FROM passages WHERE row > ?", int(rows[-1]))
-    query = "SELECT row FROM deleted WHERE number > ?"
-    deleted = [row for (row,) in store.rows(query, cache.about["deletions"])]
-    of = np.isin(cache.arrays[f"{PASSAGES}.documents"], deleted)
-    if cache.arrays[f"{PASSAGES}.embeddings"][of].any():  # the process that deleted them was killed
-        erase_documents(store.path, content, deleted)
     return None if is_behind(len(rows), missing) else cache
 
 

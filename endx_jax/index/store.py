@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from endx_jax import json_files
 from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import EndxError
@@ -106,6 +107,42 @@ class Store:
         rows = self.rows(query, *values)
         while part := [*itertools.islice(rows, STEP)]:
             yield self._checked(part)
+
+    def documents(self, rows: Sequence[int]) -> dict[int, Document]:
+        """Returns the passages in rows, with their document's metadata; those that were deleted are omitted."""
+        found = dict[int, Document]()
+        for start in range(0, len(rows), STEP):
+            some = json.dumps(rows[start : start + STEP])
+            known: dict[int, list[object]] = {}
+            query = f"SELECT document FROM passages WHERE row IN {LISTED}"
+            query = f"SELECT document, text FROM questions WHERE document IN ({query}) ORDER BY row"
+            for document, text in self.rows(query, some):
+                known.setdefault(document, []).append(text)
+            query = "SELECT passages.row, document, id, text, metadata, number FROM passages"
+            query += f" JOIN documents ON documents.row = document WHERE passages.row IN {LISTED} ORDER BY passages.row"
+            for row, of, *fields in [*self.rows(query, some)]:
+                found[row] = self._document(known.get(of, []), *fields)
+        return found
+
+    def document(self, identifier: str) -> list[Document]:
+        """Returns the passages of the document with this id at one moment, also while it is replaced; [] for none."""
+        query = f"SELECT passages.row FROM passages JOIN documents ON documents.row = document WHERE id IN {LISTED}"
+        with self.reading():
+            found = self.documents([row for (row,) in self.rows(query, json.dumps([identifier]))])
+        return [passage for passage in found.values() if passage.id == identifier]
+
+    def _document(
+        self, questions: Sequence[object], identifier: object, text: object, metadata: object, number: object
+    ) -> Document:
+        """Returns a passage as the file has it."""
+        texts = all(isinstance(one, str) for one in (identifier, text, metadata, *questions))
+        if not texts or not isinstance(number, int):
+            raise EndxError(f"{self.path} is damaged: document {json_files.shown(identifier)} is not text; {REMEDY}")
+        where = f"{self.path}, metadata of document {identifier!r}"
+        parsed = json_files.parse(str(metadata), where, dict)
+        if "\\u" in str(metadata):  # an escape may stand for half a surrogate pair, which can't be written as UTF-8
+            json_files.as_text(json.dumps(parsed, ensure_ascii=False), where)
+        return Document(str(identifier), str(text), parsed, tuple(map(str, questions)), number)
 
     def token_vectors(self, rows: Sequence[int]) -> dict[int, Quantized]:
         """Returns the token vectors [L, E] of rows, in their order; rows whose document was deleted are omitted."""

@@ -91,19 +91,20 @@ def _exact(snapshot: Snapshot, questions: np.ndarray, k: int, where: np.ndarray 
 def _best_documents(snapshot: Snapshot, k: int, rank: Callable[[int], Sequence[Ranking]]) -> Sequence[Ranking]:
     """Returns the k best documents of each ranking, as the rows and scores of their best passages.
 
-    `rank(depth)` returns rankings of the best `depth` rows; the depth grows until each ranking has k documents.
+    `rank(depth)` returns rankings of the best `depth` rows; the depth grows until each ranking has k documents. Fused
+    scores depend on the depth, so each ranking is that of the first depth that is enough for it.
     """
-    depth = k if len(snapshot) == snapshot.passages else 4 * k
+    depth, best = k if len(snapshot) == snapshot.passages else 4 * k, dict[int, Ranking]()
     while True:
-        rankings, complete, best = rank(depth), True, []
-        for ranking in rankings:
+        rankings = rank(depth)
+        for n, ranking in enumerate(rankings):
             documents = dict[int, tuple[int, float]]()
             for row, score in ranking:
                 documents.setdefault(int(snapshot.of[row]), (row, score))
-            best.append([*documents.values()][:k])
-            complete &= len(documents) >= k or len(ranking) < depth
-        if complete or depth >= snapshot.passages:
-            return best
+            if len(documents) >= k or len(ranking) < depth or depth >= snapshot.passages:
+                best.setdefault(n, [*documents.values()][:k])
+        if len(best) == len(rankings):
+            return [best[n] for n in range(len(best))]
         depth *= 4
 
 

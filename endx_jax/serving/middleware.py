@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from endx_jax.serving.errors import Refusal, error_response
 from endx_jax.serving.service import Job, to_encode
-from endx_jax.serving.settings import ServingSettings
+from endx_jax.serving.settings import ServingSettings, is_loopback
 
 # Paths that need no token, as they do not disclose anything about the index.
 PUBLIC = ("/", "/healthz", "/readyz")
 PUBLIC_FOLDER = "/static/"
-LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]*)?", re.IGNORECASE)
+HOST = re.compile(r"(?:\[(.*:.*)\]|([^:]*))(?::[0-9]*)?")  # an IPv6 address, or another name, and a port
 
 # The page loads everything from this server and must not be framed.
 SECURITY = {
@@ -59,8 +59,10 @@ class Guard:
         await self._app(scope, receive, send_last)
 
     def _check(self, path: str, headers: Headers) -> None:
-        if self._settings.loopback_only and not LOOPBACK.fullmatch(headers.get("host", "")):
-            raise Refusal(421, "the Host header must name localhost or 127.0.0.1 or [::1]", code="wrong_host")
+        host = HOST.fullmatch(headers.get("host", ""))
+        if self._settings.loopback_only and not (host and is_loopback(host[1] or host[2])):
+            named = "localhost or a loopback address, such as 127.0.0.1 or [::1]"
+            raise Refusal(421, f"the Host header must name {named}", code="wrong_host")
         if self._token is not None and path not in PUBLIC and not path.startswith(PUBLIC_FOLDER):
             shown = headers.get("authorization", "").encode()
             if not hmac.compare_digest(shown, self._token):

@@ -171,8 +171,10 @@ class Service:
                 case EncodeJob():
                     results[n] = encoded[n]
                 case SearchJob():
-                    # Scores of a fusion depend on the depth of the search.
-                    key = job.mode, json.dumps(job.where), max(job.k, FUSED)
+                    # Scores of a fusion depend on the depth of the search, which is a multiple of k for passages.
+                    snapshot = self.index.snapshot
+                    depth = max(job.k, FUSED) if len(snapshot) == snapshot.passages else job.k
+                    key = job.mode, json.dumps(job.where), depth
                     searches.setdefault(key, []).append(n)
                 case _:
                     try:

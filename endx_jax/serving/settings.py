@@ -1,6 +1,7 @@
 """Settings of the server: limits and access."""
 
 import dataclasses
+import ipaddress
 
 from endx_jax.settings import key, require
 
@@ -43,3 +44,11 @@ class ServingSettings:
     limits: Limits = Limits()
     token: str | None = None
     loopback_only: bool = True
+
+
+def is_loopback(host: str) -> bool:
+    """Returns true for `localhost` and addresses that only this machine reaches, such as 127.0.0.1 and ::1."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -45,7 +45,8 @@ def test_flags_have_the_types_and_defaults_of_a_signature():
     assert vars(PARSER.parse_args(given)) == found | {"output": pathlib.Path("y")}
     found = PARSER.parse_args(["x", "--output=y"])
     assert (found.top_k, found.widths, found.weights, found.kind, found.fast) == (5, (8,), None, "a", False)
-    for refused in (["x"], ["--output=y"], ["x", "--output=y", "--kind=c"], ["x", "--output=y", "--weights"]):
+    given = ["x", "--output=y"]
+    for refused in (["x"], ["--output=y"], [*given, "--kind=c"], [*given, "--weights"], [*given, "--top=3"]):
         with pytest.raises(SystemExit):
             PARSER.parse_args(refused)
 

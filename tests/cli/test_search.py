@@ -180,6 +180,18 @@ def test_ids_that_were_counted_replace_no_other_text(tiny_bert, tmp_path, search
     assert sorted(document.text for _, document in Index(index).snapshot) == ["a", "b", "c"]
 
 
+def test_documents_that_are_added_keep_all_their_passages(trained_workdir, tmp_path, monkeypatch, search):
+    monkeypatch.setattr("endx_jax.cli.search.TOGETHER", 6)
+    workdir, folder = shutil.copytree(trained_workdir, tmp_path / "run"), tmp_path / "folder"
+    folder.mkdir()
+    for n in range(3):
+        written(folder / f"{n}.md", "".join(f"# Part {part}\n\n{'cat ' * 100}\n\n" for part in range(4)))
+    said = search(f"--workdir={workdir}", f"--add={folder}", "cat", "--mode=bm25").err
+    names = {document.name for _, document in Index(workdir / "index.sqlite").snapshot}
+    assert names >= {f"{n}.md#{part}" for n in range(3) for part in range(1, 5)}
+    assert "added 3 documents, replacing 0;" in said
+
+
 def test_the_prompt_answers_until_the_input_ends(workdir, texts, monkeypatch, search):
     typed, asked = iter(["the dog", "   ", "the cat"]), []
 

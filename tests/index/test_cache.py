@@ -129,13 +129,35 @@ def test_a_cache_that_does_not_fit_is_made_anew_with_one_line(path, caplog, name
         add(Index(path), made(range(90, 260), 2))
     else:
         contents = file.read_bytes()
-        kinds = {"cut": contents[:-64], "foreign": b"foreign", "version": contents.replace(b': 1, "id', b': 2, "id')}
+        kinds = {"cut": contents[:-64], "foreign": b"foreign", "version": contents.replace(b': 2, "id', b': 1, "id')}
         kinds["tokenizer"] = contents.replace(b"1, PyStemmer", b"0, PyStemmer")
-        file.write_bytes({**kinds, "header": b'{"version": 1, "arrays": [7]}\n' + contents}[damage])
+        file.write_bytes({**kinds, "header": b'{"version": 2, "arrays": [7]}\n' + contents}[damage])
     check(path, Index(path))
     assert [line for line in lines(caplog) if str(file) in line] == [
         f"{file} is damaged, or of another version or state of the index: it is made anew"
     ]
+    caplog.clear()
+    check(path, Index(path))
+    assert not lines(caplog)
+
+
+@pytest.mark.parametrize("later", [[], ["d9"], ["d9", "d8"]])
+def test_an_index_that_is_restored_from_a_copy_before_a_deletion_has_all_its_documents(path, caplog, later):
+    check(path, index := Index(path))
+    copy = shutil.copy(path, path.parent / "copy")
+    index.delete(["d17"])
+    add(index, made([3]))
+    check(path, index)
+    os.replace(copy, path)
+    for log in path.parent.glob("i.sqlite-*"):
+        log.unlink()
+    for one in later:  # deletions with the numbers of those that the copy does not have
+        Index(path).delete([one])
+    check(path, restored := Index(path))
+    embedding = vectors_of(made(range(100)))[17:18]
+    for mode in ("dense", "bm25"):
+        ((first,),) = restored.search(["only17x"], 1, mode=mode, embeddings=embedding)
+        assert first.document.id == "d17"
     caplog.clear()
     check(path, Index(path))
     assert not lines(caplog)
@@ -185,3 +207,32 @@ def test_a_deleted_document_leaves_the_caches(path):
     assert b"only17x" not in files[1].read_bytes()
     assert b"only18x" in files[1].read_bytes()
     check(path, Index(path))
+    index.delete(["d19"])
+    add(index, made(range(300, 400)))  # so many that the caches are made anew, that of words from counts in memory
+    found(index)
+    assert b"only399x" in files[1].read_bytes()
+    assert b"only19x" not in files[1].read_bytes()
+    check(path, Index(path))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_what_a_killed_process_did_not_overwrite_is_overwritten_at_the_next_opening(path, monkeypatch, steps):
+    found(index := Index(path))
+    vector, mapped, left = vectors_of(made(range(100)))[17], cache._mapped, [steps]
+
+    class Killed(BaseException):
+        pass
+
+    def mortal(file, mode="r"):
+        if mode == "r+" and not left[0]:
+            raise Killed
+        left[0] -= mode == "r+"
+        return mapped(file, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_mapped", mortal)
+        with pytest.raises(Killed):
+            index.delete(["d17"])
+    check(path, Index(path))
+    assert vector.tobytes() not in (path.parent / "i.sqlite.vectors").read_bytes()
+    assert b"only17x" not in (path.parent / "i.sqlite.words").read_bytes()

@@ -101,6 +101,19 @@ def test_every_mode_finds_a_document_once_with_its_metadata_and_its_passage(inde
     assert (by_question[0].document.id, by_question[0].document.questions) == ("short", ("ask short",))
 
 
+@pytest.mark.parametrize("mode", ["dense", "bm25", "hybrid"])
+def test_a_question_has_the_same_answers_alone_and_beside_one_whose_best_passages_are_of_one_document(tmp_path, mode):
+    documents = [*book("long", 600), *(text for n in range(40) for text in book(f"short{n}", 5))]
+    questions, embeddings = ["word1 word599", "long"], np.zeros((2, WIDTH), np.float32)
+    embeddings[:, 0] = -1, 1  # the first question is far from the document that has its word
+    search = searching(write(tmp_path / "i", documents), hybrid=Hybrid(1.0)).search
+    together = search(questions, 10, mode=mode, embeddings=embeddings)
+    for n, answers in enumerate(together):
+        alone = search(questions[n], 10, mode=mode, embeddings=embeddings[n : n + 1])
+        assert [answer.document for answer in answers] == [answer.document for answer in alone]
+        assert [answer.score for answer in answers] == pytest.approx([answer.score for answer in alone])
+
+
 def test_a_document_is_read_replaced_and_deleted_as_a_whole_everywhere(index):
     other, search = Index(index.path), searching(index, embed, embed)
     assert (len(index), index.snapshot.passages, len(index.snapshot.known)) == (3, 64, 2)
@@ -119,6 +132,21 @@ def test_a_document_is_read_replaced_and_deleted_as_a_whole_everywhere(index):
     assert {document.name for _, document in other.snapshot} == {"whole", "short", "short#2"}
 
 
+def test_a_document_that_is_replaced_while_it_is_read_is_the_old_or_the_new_one(index, monkeypatch):
+    other, rows, states = Index(index.path), index._store.rows, [index.get("short")]
+
+    def later(query, *values):
+        new = Document("short", f"text {len(states)}", {}, (f"ask {len(states)}",))
+        other.add([new], embed([new.text]), known=embed(new.questions), replace=True)
+        states.append(new)
+        return rows(query, *values)
+
+    monkeypatch.setattr(index._store, "rows", later)
+    assert index.get("short") in states
+    assert "short" in index
+    assert len(states) > 2
+
+
 def test_judgements_and_answers_are_of_documents(index):
     questions = ["x word7", "y word2"]
     judged = Judgements(("q0", "q1"), tuple(questions), ({"whole": 1}, {"short": 2, "long": 1}), ((), ()))
@@ -129,9 +157,10 @@ def test_judgements_and_answers_are_of_documents(index):
     assert (found.candidates, found.top_ids.shape) == (3, (2, 3))
     names = [[ids_of(index)[row] for row in rows] for rows in found.top_ids]
     assert names == right
-    answered = [Example(questions[0], ("whole",))]
-    by_answer = evaluate_answered(index.snapshot, answered, embed(questions[:1]), cutoffs=(1, 3))
-    assert by_answer.ranks.tolist() == [[1 + right[0].index("whole")]]
+    answered = [Example(question, ("whole",)) for question in questions]
+    by_answer = evaluate_answered(index.snapshot, answered, embed(questions), cutoffs=(1, 3))
+    assert by_answer.ranks.tolist() == [[1 + names.index("whole")] for names in right]
+    assert by_answer.top_ids.tolist() == found.top_ids.tolist()
 
 
 def test_shards_may_cut_a_document_and_are_joined(tmp_path):

@@ -28,16 +28,18 @@ def test_works_of_all_kinds_are_done_in_one_batch(service):
     assert results[5] is False
 
 
-def test_a_question_is_searched_as_deep_as_alone(service):
-    depths = []
+@pytest.mark.parametrize(("passages", "expected"), [(0, [100, 500]), (1, [1, 500, 2, 100])])
+def test_a_question_is_searched_as_deep_as_alone(service, passages, expected):
+    depths, snapshot = [], service.index.snapshot
 
     def search(questions, k, **options):
         depths.append(k)
         return service.index.search(questions, k, **options)
 
-    noting = Service(service.model, Instead(service.index, search=search))
+    split = Instead(snapshot, passages=len(snapshot) + passages)
+    noting = Service(service.model, Instead(service.index, search=search, snapshot=split))
     noting.run([SearchJob(TEXTS[0], k, "hybrid") for k in (1, 500, 2, 100)])
-    assert depths == [100, 500]
+    assert depths == expected
 
 
 def test_an_error_of_one_client_is_returned_in_its_place(service):
