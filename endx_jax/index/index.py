@@ -15,7 +15,7 @@ from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
-from endx_jax.files import CacheFolder
+from endx_jax.files import CacheFolder, expanded
 from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.index.cache import erase_documents
 from endx_jax.index.index_file import (
@@ -75,7 +75,7 @@ def write_index(
         can't be read: it may hold documents that exist nowhere else.
       EndxError: the file can't be written, an embedding is not finite, or two documents have the same id.
     """
-    path, documents = pathlib.Path(path), _checked(documents)
+    path, documents = expanded(path), _checked(documents)
     means = pooled(embeddings, cosine=metric == COSINE)
     vectors = means.codes if isinstance(means, Quantized) else means
     precision = str(vectors.dtype)
