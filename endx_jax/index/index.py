@@ -7,7 +7,7 @@ import pathlib
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -241,13 +241,13 @@ class Index:
             as_text(text, f"questions[{number}]", may_be_empty=True)
         if embeddings is None and mode != BM25 and texts:
             embeddings = self._encoder(f"questions: load one, or search with mode {BM25!r}").encode_query(texts)
-        embeddings = listed_vectors(embeddings)
-        if embeddings is not None and len(embeddings) != len(texts):
-            raise EndxError(f"embeddings has {len(embeddings)} rows for {len(texts)} questions: give one for each")
+        vectors = listed_vectors(embeddings)
+        if vectors is not None and len(vectors) != len(texts):
+            raise EndxError(f"embeddings has {len(vectors)} rows for {len(texts)} questions: give one for each")
         snapshot = self.snapshot
         selected = snapshot.where(where) if where else None
         rankings = self._ranker.rank(
-            snapshot, texts, k, embeddings=embeddings, hybrid=self.hybrid, mode=mode, where=selected
+            snapshot, texts, k, embeddings=vectors, hybrid=self.hybrid, mode=mode, where=selected
         )
         # A document that was deleted since the ranking is omitted.
         documents = snapshot.documents({row for ranking in rankings for row, _ in ranking})
@@ -348,10 +348,10 @@ def _checked(documents: Document | Iterable[Document]) -> list[Document]:
         if not isinstance(document, Document):
             raise EndxError(f"documents[{number}] is {shown(document)}: give a Document with id and text")
         as_text(document.id, f"the id of documents[{number}]", may_be_empty=True)
-        of = f"document {document.id!r}"
-        if isinstance(document.questions, str) or not isinstance(document.metadata, Mapping):
+        of, questions = f"document {document.id!r}", cast(object, document.questions)
+        if not isinstance(questions, tuple | list) or not isinstance(document.metadata, Mapping):
             raise EndxError(f"{of}: questions must be a tuple of strings, and metadata a dictionary")
-        for what, text in (("text", document.text), *(("known question", one) for one in document.questions)):
+        for what, text in (("text", document.text), *(("known question", one) for one in questions)):
             as_text(text, f"the {what} of {of}", may_be_empty=True)
     names = collections.Counter(document.name for document in listed)
     if twice := [name for name, count in names.items() if count > 1]:

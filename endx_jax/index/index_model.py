@@ -79,9 +79,10 @@ class IndexModel:
 
     def __init__(self, index: Index, model: EmbeddingModel | str | os.PathLike | None = None):
         """Stores the arguments, which are those of `open_index`; a model is loaded, and checked, on first use."""
-        self._given = model if isinstance(model, EmbeddingModel) else None
-        name = self._given.name if self._given else model
-        self.source = name or _home(index) or index.snapshot.info.model.get("name", "")
+        self._given: EmbeddingModel | None = None
+        if isinstance(model, EmbeddingModel):
+            self._given, model = model, model.name
+        self.source = model or _home(index) or index.snapshot.info.model.get("name", "")
         self._index, self._lock = index, threading.Lock()
         # The first use may be in another thread, or after the data type of products was set anew.
         self._context = contextvars.copy_context()

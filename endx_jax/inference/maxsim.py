@@ -83,7 +83,7 @@ def pooled(embeddings: Any, *, cosine: bool) -> Any:
     return unit_rows(means) if cosine else means
 
 
-def _of_unit_norm(embeddings: np.ndarray | Quantized) -> np.ndarray | Quantized:
+def _of_unit_norm(embeddings: Any) -> Any:
     """Scales embeddings [N, E] to unit norm; those that have it are returned bit for bit."""
     vectors, scales = embeddings if isinstance(embeddings, Quantized) else (embeddings, np.float32(1))
     norms = np.sqrt(np.einsum("...e,...e->...", vectors, vectors, dtype=np.float64)) * scales
