@@ -40,7 +40,8 @@ def main() -> None:
     """Encodes the documents that are missing in the output."""
     options = _parser().parse_args()
     read = functools.partial(read_corpus, options.corpus)
-    info = encoding_of(endx_jax.load(options.model), options.corpus, survey(read()), precision="float32")
+    model = endx_jax.load(options.model)
+    info = encoding_of(model, options.corpus, survey(read()), precision="float32")
     done = begin_index(options.output, info)
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     rows = [{"texts": texts} for texts in _parts(itertools.islice(read(), done, None))]
@@ -49,7 +50,12 @@ def main() -> None:
         Encoder, fn_constructor_args=[options.model], concurrency=options.actors, **resources
     )
     embeddings = (np.asarray(row["embeddings"], np.float32) for row in encoded.iter_rows())
-    for count, _ in encode_missing(options.output, info, read(), lambda texts: next(embeddings)):
+    output = EmbeddingFormat(model.width, model.cosine)
+    encode_question = functools.partial(model.encoder, model.params, "question", output=output)  # known questions: here
+    encoded_parts = encode_missing(
+        options.output, info, read(), lambda texts: next(embeddings), encode_question=encode_question
+    )
+    for count, _ in encoded_parts:
         done += count
         print(f"{done:,} of {info.corpus['documents']:,} documents", flush=True)
 

@@ -1,3 +1,4 @@
+import os
 import pathlib
 
 import numpy as np
@@ -6,12 +7,17 @@ import endx_jax
 from endx_jax.index.corpus_encoding import encode_corpus
 
 
-def test_functions_take_paths_as_texts_and_as_path_objects(tiny_bert, pairs_csv, tmp_path):
+def test_functions_take_paths_as_texts_as_path_objects_and_below_home(tiny_bert, pairs_csv, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def below_home(path):
+        return f"~/{os.path.relpath(path, tmp_path)}"
+
     found = {}
-    for kind in (str, pathlib.Path):
+    for kind in (str, pathlib.Path, below_home):
         folder = tmp_path / kind.__name__
         folder.mkdir()
-        model, data = kind(tiny_bert), kind(pairs_csv)
+        model, data = kind(tiny_bert), str(pairs_csv) if kind is below_home else kind(pairs_csv)
         index, ranked, mined, by_model = (kind(folder / name) for name in ("index", "ranked", "mined", "by-model"))
         encode_corpus(model, data, index)
         results = endx_jax.evaluate(model, data, output=ranked)
@@ -26,4 +32,4 @@ def test_functions_take_paths_as_texts_and_as_path_objects(tiny_bert, pairs_csv,
             np.asarray(endx_jax.load(model).encode_query("where")).tolist(),
             endx_jax.data.read(data).questions,
         ]
-    assert found[str] == found[pathlib.Path]
+    assert found[str] == found[pathlib.Path] == found[below_home]

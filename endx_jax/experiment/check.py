@@ -34,18 +34,22 @@ def check(
       EndxError: the data or the model can't be read.
     """
     from endx_jax.data.settings import DataSettings
-    from endx_jax.experiment.data import rows_of
+    from endx_jax.errors import EndxError
+    from endx_jax.experiment.data import renaming, rows_of
     from endx_jax.experiment.data_check import check_data
 
     with tempfile.TemporaryDirectory() as folder:
-        paths = []
-        for name, value in (("pairs", pairs), ("test", test)):
+        paths, written = dict[str, str](), dict[str, str]()
+        for setting, name, value in (("path", "pairs", pairs), ("test_path", "test", test)):
             if not (value is None or isinstance(value, str | os.PathLike)):
                 file = pathlib.Path(folder) / f"{name}.jsonl"
-                file.write_text(rows_of(value), encoding="utf-8")
-                value = file
-            paths.append(os.fspath(value or ""))
-        settings = DataSettings(path=paths[0], test_path=paths[1], split=split, **reading)
-        if isinstance(pairs, str | os.PathLike):
-            return check_data(settings, model, paths[0], default=MODEL)
-        return check_data(settings, model, "pairs in memory", "endx_jax.train(pairs)", default=MODEL)
+                file.write_text(rows_of(value, name), encoding="utf-8")
+                value, written[setting] = file, name
+            paths[setting] = os.fspath(value or "")
+        settings = DataSettings(path=paths["path"], test_path=paths["test_path"], split=split, **reading)
+        try:
+            return check_data(settings, model, in_memory=written, default=MODEL)
+        except EndxError as failure:
+            for setting, name in written.items():
+                failure.rename(renaming(paths[setting], name))
+            raise

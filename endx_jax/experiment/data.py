@@ -1,7 +1,9 @@
 """Data of an experiment beside its splits: other evaluation sets, prepared sets, and pairs in memory."""
 
+import functools
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,25 +53,31 @@ def ensure_prepared(paths: Iterable[str]) -> None:
         on_primary(ensure, "data-prepared")
 
 
-def rows_of(pairs: Any) -> str:
-    """Returns a line of JSON for each pair; raises EndxError for an item that is not a pair."""
+def rows_of(pairs: Any, name: str = "pairs") -> str:
+    """Returns a line of JSON for each pair; raises EndxError, with the `name` of the pairs, for another item."""
     if hasattr(pairs, "iterrows"):
         pairs = pairs.to_dict("records")
     elif hasattr(pairs, "to_pylist"):
         pairs = pairs.to_pylist()
     if isinstance(pairs, str | bytes | Mapping) or not isinstance(pairs, Iterable):
-        raise EndxError(f"pairs is {shown(pairs)}; pass (question, answer) tuples, or a table with such columns")
+        raise EndxError(f"{name} is {shown(pairs)}; pass (question, answer) tuples, or a table with such columns")
     lines = []
     for number, pair in enumerate(pairs):
         if isinstance(pair, tuple | list) and len(pair) == 2:
             pair = {"question": pair[0], "answer": pair[1]}
         if not isinstance(pair, Mapping):
-            raise EndxError(f"pairs[{number}] is {shown(pair)}; it must be (question, answer), or a mapping with both")
-        row = {str(name): _plain(value, f"pairs[{number}]: {shown(name)}") for name, value in pair.items()}
+            raise EndxError(f"{name}[{number}] is {shown(pair)}; it must be (question, answer), or a mapping with both")
+        row = {str(column): _plain(value, f"{name}[{number}]: {shown(column)}") for column, value in pair.items()}
         lines.append(json.dumps(row, ensure_ascii=False))
     if not lines:
-        raise EndxError("pairs is empty; pass at least a few hundred (question, answer) tuples")
+        raise EndxError(f"{name} is empty; pass at least a few hundred (question, answer) tuples")
     return "\n".join([*lines, ""])
+
+
+def renaming(file: str, name: str = "pairs") -> Callable[[str], str]:
+    """Returns a function that replaces a file of `rows_of` in a message by the `name` of the pairs, and its lines."""
+    place = rf"{re.escape(file)}(?:, line (\d+))?"
+    return functools.partial(re.sub, place, lambda at: f"{name}[{int(at[1]) - 1}]" if at[1] else name)
 
 
 def _plain(value: Any, where: str) -> Any:

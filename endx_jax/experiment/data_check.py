@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from endx_jax import json_files
 from endx_jax.data.formats import Data, row_files, text_files
@@ -71,15 +71,14 @@ class DataCheck:
 
 
 def check_data(
-    settings: DataSettings, model: str | os.PathLike, name: str, command: str = "", *, default: str
+    settings: DataSettings, model: str | os.PathLike, *, in_memory: Collection[str] = (), default: str
 ) -> DataCheck:
     """Checks data before training: see `check.check`.
 
     Args:
       settings: settings by which the data are read; `path` names them, and `test_path` the test data.
       model: pretrained folder or name of the model to train.
-      name: name of the data for the page.
-      command: command to run next; by default one for the path of the data.
+      in_memory: `path` and `test_path`, if these are temporary files of data in memory.
       default: model of the recipe that this command trains.
     """
     data = find_data(settings.path, settings, settings.split, data_format=settings.format, strict=True)
@@ -103,10 +102,10 @@ def check_data(
     metrics, table, deviation = _ranked(records, encoder)
     needed = {gain: questions_needed(deviation or DEVIATION, gain) for gain in GAINS}
     chosen, few = MULTILINGUAL if unfit else model, counts["pairs"] < WORTH_TRAINING
-    command = command or _next(settings, chosen, default, few=few)
+    command = _next(settings, chosen, default, in_memory, few=few)
     sizes = ", ".join(counted(counts[f"{noun}s"], noun) for noun in ("question", "answer", "pair"))
     lines = [
-        f"{name}: {sizes}",
+        f"{'pairs in memory' if 'path' in in_memory else settings.path}: {sizes}",
         f"language: {records.text_language.title()}",
         "questions by split: " + ", ".join(f"{counts[name]:,} {name}" for name in parts),
         "",
@@ -219,10 +218,17 @@ def _ranked(records: RetrievalSet, model: EmbeddingModel) -> tuple[dict[str, Map
     return {name: result.metrics for name, result in evaluations.items()}, [heading, results.tables()], deviation
 
 
-def _next(settings: DataSettings, model: str | os.PathLike, default: str, *, few: bool) -> str:
+def _next(
+    settings: DataSettings, model: str | os.PathLike, default: str, in_memory: Collection[str], *, few: bool
+) -> str:
     """Returns the command that serves the data, or trains on it, with the settings by which it was read."""
     defaults = DataSettings(path=settings.path)
-    changed = {name: value for name, value in vars(settings).items() if value != getattr(defaults, name)}
+    values = {name: value for name, value in vars(settings).items() if name not in in_memory}
+    changed = {name: value for name, value in values.items() if value != getattr(defaults, name)}
+    if "path" in in_memory:
+        given = {f"data.{name}": value for name, value in changed.items()}
+        given |= {"model.pretrained": os.fspath(model)} if model != default else {}
+        return f"endx_jax.train(pairs, settings={given})" if given else "endx_jax.train(pairs)"
     if few and not settings.skip_invalid:  # `endx serve` has no such flag
         names = {"question_column": "question-column", "answer_column": "text-column"}
         flags = [f"--{names[name]}={value}" for name, value in changed.items() if name in names]

@@ -30,6 +30,7 @@ def check_arguments(
     **others: Any,
 ) -> None:
     """Raises EndxError for arguments of `evaluate` that contradict each other; ignores the others."""
+    require(data is None or isinstance(data, str | os.PathLike), f"data is a {type(data).__name__}: give a file's path")
     require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
     require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
     require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
@@ -100,17 +101,19 @@ def evaluate(
 
     from etils import epath
 
+    from endx_jax.buckets import url_of
     from endx_jax.data.sources import find_data
     from endx_jax.experiment.data import ensure_prepared
     from endx_jax.experiment.evaluation import evaluate_index, rank_set, read_pools, read_settings, write_suite
     from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import check_writable, saved_system
+    from endx_jax.files import expanded
     from endx_jax.inference import EmbeddingModel, load
     from endx_jax.parallel import agreement
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
     from endx_jax.ranking.results import SuiteResults
 
-    data, home = os.fspath(data or ""), epath.Path(output) if output else None
+    data, home = os.fspath(data or ""), epath.Path(url_of(output) or expanded(output)) if output else None
     settings = read_settings(workdir, pool, reading if data else None)
     find = functools.partial(find_data, data, settings, split, strict=bool(pool))
     if index:

@@ -1,9 +1,7 @@
 """Training on pairs in memory: `endx_jax.train`."""
 
 import contextlib
-import functools
 import os
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +11,7 @@ from endx_jax.buckets import read_bytes, remove, url_of, write_bytes
 from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.config import agree_on_length, resolve
-from endx_jax.experiment.data import rows_of
+from endx_jax.experiment.data import renaming, rows_of
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import opened
 from endx_jax.files import expanded
@@ -83,8 +81,6 @@ def train(
             # A run that is refused before it has described itself leaves nothing, so that the corrected call works.
             if before != rows.encode() and (home / workdirs.CONFIG).exists() == described:
                 remove(file)
-            place = rf"{re.escape(file)}(?:, line (\d+))?"
-            row = functools.partial(re.sub, place, lambda at: f"pairs[{int(at[1]) - 1}]" if at[1] else "pairs")
-            failure.rename(row)
+            failure.rename(renaming(file))
             raise
     return load(folder) if find_method(tree["objective"]["name"]).embeds else None

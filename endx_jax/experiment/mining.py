@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 from typing import TYPE_CHECKING, Any, Literal
 
 from endx_jax.settings import require
@@ -88,12 +87,13 @@ def mine(
     from endx_jax.errors import counted
     from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import check_output
+    from endx_jax.files import expanded
     from endx_jax.parallel.console import say
     from endx_jax.parallel.environment import environment, keep_programs
     from endx_jax.ranking import mining
 
     settings = mining.MiningSettings(negatives, *ranks, mining.Margin(margin, relative_margin))
-    output = pathlib.Path(output)
+    output = expanded(output)
     check_output(output, REPORT, "mine")
     # With an index, its documents are the candidates, so the data's corpus is not needed.
     data_settings = DataSettings(path=data, pool=pool, split=split, **reading)

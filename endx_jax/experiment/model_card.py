@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from endx_jax import json_files
+from endx_jax.buckets import local_copy
 from endx_jax.data.tokenization import TextOptions
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data, saved_system
 from endx_jax.files import write_text
-from endx_jax.inference.manifest import MODEL, STABLEHLO, read_manifest
+from endx_jax.inference.manifest import MODEL, STABLEHLO, model_folder, read_manifest
 from endx_jax.methods.evaluation import UNTRAINED
 from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.pretrained.locate import PUBLISHED
@@ -186,15 +187,17 @@ def _about(subject: Subject) -> str:
         compared = " of unit norm, so that inner products are cosines"
     else:
         compared = f" without normalization, compared by {'cosine' if subject.cosine else 'inner product'}"
-    if not subject.workdir:
-        made = "Exported by endx_jax without further training"
-    elif saved_system(subject.workdir) == UNTRAINED:
-        made = "It is the model before training with endx_jax, since search was better by it in validation"
+    if subject.workdir and saved_system(subject.workdir) == UNTRAINED:
+        made = "It is the model before training with endx_jax, since search was better by it in validation."
+    elif subject.workdir:
+        made = "Trained with endx_jax."
+    elif model_folder(local_copy(subject.loaded_from, skip=("checkpoints", "*.sqlite"))):
+        made = ""  # a merged or copied model of runs, whose training is not known
     else:
-        made = "Trained with endx_jax"
+        made = "Exported by endx_jax without further training."
     if subject.by_token:
         compared = f", one for each token,{compared}; texts are compared by MaxSim"
-    lines = [f"{what} as {subject.width}-dimensional vectors{compared}. {made}.", ""]
+    lines = [f"{what} as {subject.width}-dimensional vectors{compared}. {made}".rstrip(), ""]
     for side, texts in subject.sides.items():
         given = f", after the prompt {json.dumps(texts.prompt, ensure_ascii=False)}" if texts.prompt else ""
         lines.append(f"- {side}s: up to {texts.length} tokens{given}")

@@ -111,7 +111,7 @@ def encode_corpus(
         say(line)
     info = encoding_of(model, corpus, surveyed, width=width, precision=encoding.precision, shard=shard)
     name = f"{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
-    path = pathlib.Path(output) if output else folder / name
+    path = expanded(output) if output else folder / name
     older = Reuse(local_copy(reuse), info) if reuse else None
     left = len(shard_range(info)) - begin_index(path, info)
     if not left:

@@ -36,6 +36,8 @@ def condition(where: Mapping[str, object]) -> tuple[str, list[object]]:
     Raises:
       EndxError: the filter has another form, or holds half a surrogate pair; a `FilterLimit` if it exceeds a limit.
     """
+    if not isinstance(where, Mapping):
+        raise EndxError(f"the filter is {shown(where)}: give a dictionary of fields and values")
     if len(where) > MOST_CONDITIONS:
         raise FilterLimit(f"the filter has {len(where):,} fields: a filter has at most {MOST_CONDITIONS} conditions")
     parts: list[str] = []

@@ -7,7 +7,7 @@ import pathlib
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
-from endx_jax.files import CacheFolder
+from endx_jax.files import CacheFolder, expanded
 from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.index.cache import erase_documents
 from endx_jax.index.index_file import (
@@ -31,8 +31,8 @@ from endx_jax.index.index_file import (
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.index.store import Embeddings, Store, delete_documents, insert
 from endx_jax.index.text_search import BM25, DENSE, HYBRID, MODES, TextRanker
-from endx_jax.inference.maxsim import pooled
-from endx_jax.json_files import shown
+from endx_jax.inference.maxsim import listed_vectors, pooled
+from endx_jax.json_files import as_text, shown
 from endx_jax.numerics import Quantized
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.settings import check_choice, require
@@ -45,9 +45,9 @@ READ_ONLY = {
 
 
 def write_index(
-    path: pathlib.Path,
+    path: str | os.PathLike,
     embeddings: Embeddings,
-    documents: Sequence[Document],
+    documents: Iterable[Document],
     *,
     metric: str,
     model: Mapping[str, Any],
@@ -60,7 +60,8 @@ def write_index(
 
     Args:
       path: file of the index; missing folders are created.
-      embeddings: float32 or float16 [N, E], or int8 with its scales; or token vectors.
+      embeddings: float32 or float16 [N, E], or int8 with its scales; or token vectors. With the metric `cosine` they
+        are scaled to unit norm.
       documents: N texts: documents with unique ids, or passages of such documents in order.
       metric: `cosine` or `inner product`.
       model: identifies the model that encoded them: see `IndexInfo`.
@@ -74,7 +75,7 @@ def write_index(
         can't be read: it may hold documents that exist nowhere else.
       EndxError: the file can't be written, an embedding is not finite, or two documents have the same id.
     """
-    _check_distinct(documents)
+    path, documents = expanded(path), _checked(documents)
     means = pooled(embeddings, cosine=metric == COSINE)
     vectors = means.codes if isinstance(means, Quantized) else means
     precision = str(vectors.dtype)
@@ -209,7 +210,7 @@ class Index:
         *,
         mode: str | None = None,
         where: Mapping[str, object] | None = None,
-        embeddings: np.ndarray | None = None,
+        embeddings: Embeddings | None = None,
     ) -> Any:
         """Finds the documents that answer questions.
 
@@ -232,12 +233,17 @@ class Index:
         mode, texts = mode or self.default_mode, [questions] if isinstance(questions, str) else list(questions)
         check_choice("mode", mode, MODES)
         require(k >= 1, f"k must be at least 1, and is {k}")
+        for number, text in enumerate(texts):
+            as_text(text, f"questions[{number}]", may_be_empty=True)
         if embeddings is None and mode != BM25 and texts:
             embeddings = self._encoder(f"questions: load one, or search with mode {BM25!r}").encode_query(texts)
+        vectors = listed_vectors(embeddings)
+        if vectors is not None and len(vectors) != len(texts):
+            raise EndxError(f"embeddings has {len(vectors)} rows for {len(texts)} questions: give one for each")
         snapshot = self.snapshot
         selected = snapshot.where(where) if where else None
         rankings = self._ranker.rank(
-            snapshot, texts, k, embeddings=embeddings, hybrid=self.hybrid, mode=mode, where=selected
+            snapshot, texts, k, embeddings=vectors, hybrid=self.hybrid, mode=mode, where=selected
         )
         # A document that was deleted since the ranking is omitted.
         documents = snapshot.documents({row for ranking in rankings for row, _ in ranking})
@@ -255,7 +261,7 @@ class Index:
 
     def add(
         self,
-        documents: Sequence[Document],
+        documents: Document | Iterable[Document],
         embeddings: Embeddings | None = None,
         *,
         replace: bool = False,
@@ -265,8 +271,8 @@ class Index:
 
         Args:
           documents: n texts: documents, or all passages of documents in order.
-          embeddings: float32 [n, E], rounded to the precision of the index; or token vectors. None: they are computed,
-            as are those of known questions.
+          embeddings: float32 [n, E], scaled to unit norm if the metric is `cosine`, and rounded to the precision of the
+            index; or token vectors. None: they are computed, as are those of known questions.
           replace: whether documents replace those with the same ids.
           known: float32 [K, E], of all known questions of the documents, in their order; None: there are none.
 
@@ -275,7 +281,7 @@ class Index:
           EndxError: an id exists already, or occurs twice among the new documents; the embeddings have another width
             or number, or are not finite; or there is no model.
         """
-        _check_distinct(documents)
+        documents = _checked(documents)
         if not documents:
             return 0
         if embeddings is None:
@@ -291,14 +297,14 @@ class Index:
         erase_documents(self.path, self._snapshot.info.content, [*replaced.values()])
         return len(replaced)
 
-    def delete(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
-        """Deletes documents, whose texts and embeddings are overwritten in the file; returns their number.
+    def delete(self, ids: str | Iterable[str], *, missing_ok: bool = False) -> int:
+        """Deletes documents by one or several ids; returns their number. The file keeps no text and embedding of them.
 
         Raises:
           InUse: as `add`.
           EndxError: there is no document with one of the ids, and `missing_ok` is false.
         """
-        names = list(dict.fromkeys(ids))
+        names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
         if not names:
             return 0
         with self._changing() as database:
@@ -331,10 +337,22 @@ def _version(store: Store) -> int:
     return version
 
 
-def _check_distinct(documents: Sequence[Document]) -> None:
-    names = collections.Counter(document.name for document in documents)
+def _checked(documents: Document | Iterable[Document]) -> list[Document]:
+    """Returns documents as a list; raises EndxError unless they have texts of strings and distinct ids."""
+    listed = [documents] if isinstance(documents, Document) else list(documents)
+    for number, document in enumerate(listed):
+        if not isinstance(document, Document):
+            raise EndxError(f"documents[{number}] is {shown(document)}: give a Document with id and text")
+        as_text(document.id, f"the id of documents[{number}]", may_be_empty=True)
+        of, questions = f"document {document.id!r}", cast(object, document.questions)
+        if not isinstance(questions, tuple | list) or not isinstance(document.metadata, Mapping):
+            raise EndxError(f"{of}: questions must be a tuple of strings, and metadata a dictionary")
+        for what, text in (("text", document.text), *(("known question", one) for one in questions)):
+            as_text(text, f"the {what} of {of}", may_be_empty=True)
+    names = collections.Counter(document.name for document in listed)
     if twice := [name for name, count in names.items() if count > 1]:
         raise EndxError(f"document {_some(twice)} occurs twice: ids must be unique")
+    return listed
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from endx_jax.buckets import local_copy
-from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.languages import ENGLISH
 from endx_jax.errors import EndxError
+from endx_jax.files import expanded
 from endx_jax.index.approximate import EXACT
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import COSINE, FILE
@@ -24,7 +24,7 @@ from endx_jax.settings import from_mapping
 
 def open_index(
     path: str | os.PathLike,
-    model: str | os.PathLike | None = None,
+    model: EmbeddingModel | str | os.PathLike | None = None,
     *,
     engine: str = EXACT,
     weight: float | None = None,
@@ -37,8 +37,8 @@ def open_index(
     Args:
       path: file of an index, as `endx encode` writes it, local or in a bucket; or a local workdir of a run, whose index
         is opened.
-      model: path or name of the model, or of one that learned its embeddings and can search only. None: the run whose
-        workdir contains the index, else the model that the index names.
+      model: the model, or its path or name; or one that learned its embeddings and can search only. None: the run
+        whose workdir contains the index, else the model that the index names.
       engine: search of embeddings: `exact`, or by faiss `flat`, `ivf` or `hnsw`.
       weight: weight of BM25 beside the dense score in mode `hybrid`; None: the model's, or the default.
 
@@ -60,7 +60,7 @@ def open_index(
       ['shape']
     """
     given = None if weight is None else Hybrid(weight)  # refuses some weights, before all else
-    folder = pathlib.Path(os.fspath(path))
+    folder = expanded(path)
     index = Index(folder / FILE if (folder / FILE).is_file() else path, engine=engine)
     index.encoder = IndexModel(index, model)
     hybrid = stored_hybrid(
@@ -77,9 +77,12 @@ class IndexModel:
       source: path or name of the model; empty if the index does not name it.
     """
 
-    def __init__(self, index: Index, path_or_name: str | os.PathLike | None = None):
-        """Stores the arguments, which are those of `open_index`; the model is loaded on first use."""
-        self.source = path_or_name or _home(index) or index.snapshot.info.model.get("name", "")
+    def __init__(self, index: Index, model: EmbeddingModel | str | os.PathLike | None = None):
+        """Stores the arguments, which are those of `open_index`; a model is loaded, and checked, on first use."""
+        self._given: EmbeddingModel | None = None
+        if isinstance(model, EmbeddingModel):
+            self._given, model = model, model.name
+        self.source = model or _home(index) or index.snapshot.info.model.get("name", "")
         self._index, self._lock = index, threading.Lock()
         # The first use may be in another thread, or after the data type of products was set anew.
         self._context = contextvars.copy_context()
@@ -96,7 +99,7 @@ class IndexModel:
             if self._loaded is None:
                 if not self.source:
                     raise EndxError(f"{self._index.path} does not name its model: set model=PATH_OR_NAME")
-                model = self._context.run(load, self.source)
+                model = self._given or self._context.run(load, self.source)
                 check_model(self._index, model, to_search=True)
                 self._loaded = model
             return self._loaded
@@ -119,8 +122,7 @@ class IndexModel:
         encode: Callable = self.model.encode_query if side == "question" else self.model.encode_document
         width, cosine = self._index.snapshot.info.width, self.model.cosine
         options = {} if side == "question" or not self.model.by_token else {"pool_factor": pool_factor_of(self._index)}
-        encoded = encode(list(texts), truncate_dim=width, normalize_embeddings=cosine, **options)
-        return RaggedVectors.of(encoded, width) if self.model.by_token else encoded
+        return encode(list(texts), truncate_dim=width, normalize_embeddings=cosine, **options)
 
 
 def pool_factor_of(index: Index) -> float:

@@ -26,10 +26,10 @@ from endx_jax.index.index_file import (
     info_of,
     sqlite_errors,
 )
-from endx_jax.inference.maxsim import pooled
+from endx_jax.inference.maxsim import listed_vectors, pooled
 from endx_jax.numerics import Quantized, quantize, signs
 
-Embeddings = np.ndarray | Quantized | RaggedVectors
+Embeddings = np.ndarray | Quantized | RaggedVectors | list[np.ndarray]
 
 # Rows that are read at a time.
 STEP = 4096
@@ -194,7 +194,7 @@ def insert(
     """Inserts n documents or passages, and the embeddings of their texts and known questions.
 
     A passage is added to the last document if that has its id. Of token vectors, which are stored too, the means are
-    the embeddings. Embeddings are rounded to the precision of the index.
+    the embeddings. Embeddings are rounded to the precision of the index, and those of a cosine get unit norm.
 
     Args:
       database: an index.
@@ -210,7 +210,8 @@ def insert(
     asked = [document for document in documents for _ in document.questions]
     blobs = _blobs(documents, _rounded(embeddings, len(documents), info, "documents"))
     blobs_of_known = _blobs(asked, _rounded(known, len(asked), info, "known questions"))
-    vectors = embeddings if isinstance(embeddings, RaggedVectors) else [None] * len(documents)
+    tokens = listed_vectors(embeddings)
+    vectors = tokens if isinstance(tokens, RaggedVectors) else [None] * len(documents)
     row, last = _last_document(database)
     for document, (blob, scale), text_vectors in zip(documents, blobs, vectors, strict=True):
         try:
@@ -235,13 +236,16 @@ def _last_document(database: sqlite3.Connection) -> tuple[int, str]:
 
 
 def _metadata(document: Document) -> str:
-    """Returns the metadata as JSON; raises EndxError for numbers that SQLite can't parse or compare."""
-    if any(isinstance(value, int) and abs(value) >= 2**63 for value in document.metadata.values()):
+    """Returns the metadata as JSON; raises EndxError for values that JSON lacks, or SQLite can't parse or compare."""
+    metadata = {name: x.item() if isinstance(x, np.generic) else x for name, x in document.metadata.items()}
+    if any(isinstance(value, int) and abs(value) >= 2**63 for value in metadata.values()):
         raise EndxError(f"the metadata of document {document.id!r} hold a number of over 64 bits: write it as text")
     try:
-        return json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
+        return json.dumps(metadata, ensure_ascii=False, allow_nan=False)
     except ValueError:
         raise EndxError(f"the metadata of document {document.id!r} hold nan or infinity: leave it out") from None
+    except TypeError as failure:
+        raise EndxError(f"the metadata of document {document.id!r}: {failure}: write it as text") from None
 
 
 def _rounded(embeddings: Embeddings | None, count: int, info: IndexInfo, what: str) -> np.ndarray | Quantized:

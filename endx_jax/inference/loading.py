@@ -95,7 +95,9 @@ def _load(path_or_name: str | os.PathLike, mesh: Mesh) -> EmbeddingModel:
     folder = model_folder(path)
     if folder is None:
         return _load_pretrained(name, mesh)
-    return _load_trained(name, folder, mesh, workdir=None if folder == path else path)
+    workdir = folder.absolute().parent if folder == path else path
+    is_run = folder != path or (folder.absolute().name == MODEL and (workdir / "data.json").is_file())
+    return _load_trained(name, folder, mesh, workdir=workdir if is_run else None)
 
 
 def _load_pretrained(name: str, mesh: Mesh) -> EmbeddingModel:

@@ -18,6 +18,9 @@ from endx_jax.numerics import Quantized, dequantize, unit_rows
 TILES = {"cpu": (256, 2048)}
 LARGE_TILE = (2048, 32768)
 
+# Norms that differ from 1 by less are those of unit vectors, rounded to float16 or int8.
+ROUNDING = 0.01
+
 
 def maxsim_scores(questions: RaggedVectors, candidates: RaggedVectors, *, reverse: bool = False) -> Callable:
     """Returns a function that computes MaxSim of blocks of questions, for `ranking.evaluate`.
@@ -54,18 +57,43 @@ def maxsim_scores(questions: RaggedVectors, candidates: RaggedVectors, *, revers
     return score_block
 
 
-def pooled(embeddings: Any, *, cosine: bool) -> Any:
-    """Returns the means of token vectors as float32 [N, E], by which an index finds the texts.
+def listed_vectors(embeddings: Any) -> Any:
+    """Returns a list of token vectors [L, E], as `EmbeddingModel.encode_query` returns it, as `RaggedVectors`.
 
-    With `cosine` they have unit norm. Embeddings [N, E] are returned as they are.
+    Other embeddings are returned as they are, or as an array.
     """
-    if not isinstance(embeddings, RaggedVectors):
+    if embeddings is None or isinstance(embeddings, RaggedVectors | Quantized | np.ndarray):
         return embeddings
+    by_token = isinstance(embeddings, list) and all(isinstance(x, Quantized) or np.ndim(x) == 2 for x in embeddings)
+    return RaggedVectors.of(embeddings) if by_token and embeddings else np.asarray(embeddings)
+
+
+def pooled(embeddings: Any, *, cosine: bool) -> Any:
+    """Returns one embedding for each text, by which an index finds it: the means of token vectors, float32 [N, E].
+
+    Other embeddings [N, E] are returned as they are. With `cosine` all have unit norm, but zeros stay zeros.
+    """
+    embeddings = listed_vectors(embeddings)
+    if not isinstance(embeddings, RaggedVectors):
+        return _of_unit_norm(embeddings) if cosine and embeddings is not None else embeddings
     means = np.zeros((len(embeddings), jax.tree.leaves(embeddings.values)[0].shape[1]), np.float32)
     for row, text in enumerate(embeddings):  # one at a time, since dequantized they are four times as large
         text = dequantize(text) if isinstance(text, Quantized) else text
         means[row] = text.sum(axis=0) / max(1, len(text))
     return unit_rows(means) if cosine else means
+
+
+def _of_unit_norm(embeddings: Any) -> Any:
+    """Scales embeddings [N, E] to unit norm; those that have it are returned bit for bit."""
+    vectors, scales = embeddings if isinstance(embeddings, Quantized) else (embeddings, np.float32(1))
+    norms = np.sqrt(np.einsum("...e,...e->...", vectors, vectors, dtype=np.float64)) * scales
+    unit = ~((np.abs(norms - 1) > ROUNDING) & (norms > 0) & (norms < np.inf))  # also zeros, and what is not finite
+    if unit.all():
+        return embeddings
+    norms = np.where(unit, 1, norms)
+    if isinstance(embeddings, Quantized):
+        return Quantized(vectors, (scales / norms).astype(np.float32))
+    return (vectors / norms[..., None]).astype(vectors.dtype)
 
 
 def maxsim_of(question: np.ndarray, texts: RaggedVectors) -> np.ndarray:

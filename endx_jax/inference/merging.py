@@ -8,7 +8,6 @@ al. 2022, arXiv 2203.05482). The mean of a run and the pretrained model itself l
 import dataclasses
 import math
 import os
-import pathlib
 import shutil
 from collections.abc import Sequence
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from endx_jax.buckets import local_copy
 from endx_jax.errors import EndxError
-from endx_jax.files import replace_folder, staging_folder
+from endx_jax.files import expanded, replace_folder, staging_folder
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.identity import describe_tower
 from endx_jax.inference.manifest import MANIFEST, WEIGHTS, model_folder, read_manifest, write_manifest
@@ -24,6 +23,9 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.stored import write_file
 from endx_jax.settings import require
+
+# Patterns of what is true of the weights of the first model only: its card, and its adapters apart from their base.
+OF_WEIGHTS = WEIGHTS, MANIFEST, "README.md", "adapter", "*_adapter"
 
 
 def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Sequence[float] = ()) -> None:
@@ -41,7 +43,7 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
       EndxError: a model cannot be loaded, or differs from the first in more than its parameters; the weights are wrong;
         the output is another folder or can't be written to.
     """
-    weights, output = tuple(weights) or (1.0,) * len(sources), pathlib.Path(output)
+    weights, output = tuple(weights) or (1.0,) * len(sources), expanded(output)
     require(len(sources) > 1, "give two or more models to merge")
     require(len(weights) == len(sources), f"{len(weights)} weights for {len(sources)} models: give one for each")
     valid = all(math.isfinite(weight) and weight >= 0 for weight in weights) and sum(weights) > 0
@@ -63,7 +65,7 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
         for path in leaves[0]
     )
     with staging_folder(output) as fresh:
-        shutil.copytree(first, fresh, ignore=shutil.ignore_patterns(WEIGHTS, MANIFEST), dirs_exist_ok=True)
+        shutil.copytree(first, fresh, ignore=shutil.ignore_patterns(*OF_WEIGHTS), dirs_exist_ok=True)
         sha256 = write_file(fresh / WEIGHTS, {path: leaf.shape for path, leaf in leaves[0].items()}, means)
         teacher = manifest.teacher if {model.teacher for model in models} == {manifest.teacher} else ""
         described = dataclasses.replace(manifest, name=output.name, weights_sha256=sha256, hybrid=None, teacher=teacher)

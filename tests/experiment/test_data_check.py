@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers import write_files
+from refusals import check_refusal
 from tiny_bert import vocabulary, write_tokenizer
 
 import endx_jax
@@ -56,9 +57,9 @@ def test_findings_about_rows_columns_and_texts(tmp_path, model):
 
 def test_a_clean_file_has_no_findings_and_its_figures_are_those_of_an_evaluation(model, tmp_path, endx):
     file = write(tmp_path, map(",".join, pairs()))
-    checked = endx_jax.check(pairs(), model=model)
+    checked, given = endx_jax.check(pairs(), model=model), {"model.pretrained": str(model)}
     assert checked.findings == ()
-    assert repr(checked).splitlines()[-1] == "next: endx_jax.train(pairs)"
+    assert repr(checked).splitlines()[-1] == f"next: endx_jax.train(pairs, settings={given})"
     endx("evaluate", "--model", model, "--data", file, "--output", tmp_path / "out")
     systems = json.loads((tmp_path / "out" / "results.json").read_text())["systems"]
     assert checked.metrics["bm25"] == pytest.approx(systems["bm25"])
@@ -110,6 +111,22 @@ def test_leaks_of_given_test_data_are_found(model, tmp_path):
     )
 
 
+def test_data_in_memory_have_the_names_of_the_arguments(model, tmp_path):
+    for data, name in (
+        (([*pairs(), ("q", "")],), "pairs[40]"),
+        ((pairs(), [("who", "a cat"), ("q", "")]), "test[1]"),
+        ((pairs(), []), "test is empty"),
+    ):
+        check_refusal(lambda data=data: endx_jax.check(*data, model=model), name)
+    rows = [{"q": question, "a": answer} for question, answer in pairs()]
+    columns = {"question_column": "q", "answer_column": "a"}
+    given = {f"data.{name}": column for name, column in columns.items()} | {"model.pretrained": str(model)}
+    checked = endx_jax.check(rows, rows[:1], model=model, **columns)
+    assert checked.next == f"endx_jax.train(pairs, settings={given})"
+    file = write(tmp_path, map(",".join, pairs(120)))
+    assert "test_path" not in endx_jax.check(file, pairs()[:1], model=model).next
+
+
 def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_language(tmp_path, model):
     rows = ["Wie kann ich mein Passwort zurücksetzen?,Öffnen Sie die Einstellungen und klicken Sie darauf."]
     rows += ["Wo finde ich meine Rechnung?,Sie finden die Rechnung unter Ihrem Konto und in der Nachricht."]
@@ -119,7 +136,7 @@ def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_langua
     assert endx_jax.check(file, model=model, **columns).next == serve.format(file)
     write(tmp_path, [*rows, "Leer?,"], "q_de,a_de", file.name)
     settings = DataSettings(path=str(file), skip_invalid=True, **columns)  # `endx serve` has no such flag
-    train = check_data(settings, model, "", default="intfloat/multilingual-e5-small").next
+    train = check_data(settings, model, default="intfloat/multilingual-e5-small").next
     flags = "--config.data.question_column=q_de --config.data.answer_column=a_de"
     assert train.endswith(f" {flags} --config.data.skip_invalid=True")
 

@@ -209,6 +209,14 @@ def front_matter(card):
     return card.split("---\n")[1].splitlines()
 
 
+def test_the_model_folder_of_a_run_is_known_as_the_run_s(trained_workdir, tmp_path, monkeypatch):
+    assert endx_jax.load(trained_workdir / "model").source.workdir == trained_workdir
+    monkeypatch.chdir(trained_workdir / "model")
+    assert endx_jax.load(".").source.workdir == trained_workdir
+    copied = shutil.copytree(trained_workdir / "model", tmp_path / "model")
+    assert endx_jax.load(copied).source.workdir is None
+
+
 def test_a_run_tells_its_data_recipe_and_results(subject, trained_workdir, tiny_bert, pairs_csv):
     card = card_text(subject, "sentence-transformers")
     assert front_matter(card)[:2] == ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]

@@ -118,6 +118,10 @@ def test_pairs_are_named_before_anything_is_written(pairs, settings, named, conf
     assert not (tmp_path / "run").exists()
 
 
+def test_data_in_memory_are_refused_where_a_file_is_needed():
+    check_refusal(lambda: endx_jax.evaluate("all-MiniLM-L6-v2", PAIRS), "data is a list", "path")
+
+
 NEW = {"model.encoder": "transformer"}
 LORA = {"model.lora.rank": 4, "model.encoder": ""}
 UNSEEN = {"data.validation_fraction": 0.0}

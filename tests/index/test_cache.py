@@ -10,7 +10,7 @@ import pytest
 from endx_jax.data.sets.documents import Document
 from endx_jax.index import cache
 from endx_jax.index.index import Index, write_index
-from endx_jax.numerics import quantize, signs
+from endx_jax.numerics import quantize, signs, unit_rows
 from endx_jax.ranking.words import WordTokenizer
 
 NAMES = ("vectors", "words")
@@ -25,7 +25,7 @@ def made(numbers, seed: int = 0) -> list[Document]:
 
 def vectors_of(documents) -> np.ndarray:
     draws = [np.random.default_rng([*document.text.encode()]) for document in documents]
-    return np.stack([draw.integers(-4, 5, 16) for draw in draws]).astype(np.float32)
+    return unit_rows(np.stack([draw.integers(-4, 5, 16) for draw in draws]).astype(np.float32))
 
 
 @pytest.fixture

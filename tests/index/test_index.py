@@ -18,8 +18,8 @@ from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 from endx_jax.files import expanded
 from endx_jax.index import index_file
 from endx_jax.index import snapshot as snapshots_module
-from endx_jax.index.index import Index
-from endx_jax.index.index_file import COSINE
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.index_file import COSINE, INNER_PRODUCT
 from endx_jax.index.index_model import check_model
 from endx_jax.numerics import quantize
 
@@ -54,7 +54,7 @@ def opened(path) -> Index:
 def test_an_index_is_read_as_it_was_written_and_by_any_sqlite_client(opened, path):
     assert len(opened) == 3
     info = opened.snapshot.info
-    assert (info.width, info.precision, info.metric, info.model) == (2, "float32", COSINE, MODEL)
+    assert (info.width, info.precision, info.metric, info.model) == (2, "float32", INNER_PRODUCT, MODEL)
     assert [document for _, document in opened.snapshot] == DOCUMENTS
     found = opened.snapshot.corpus.search(ASKED, 2)
     np.testing.assert_array_equal(found.rows, [[2, 1], [0, 1]])
@@ -129,6 +129,36 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
     assert before.ids_of([0, 1]) == {0: "d0", 1: "d1"}
     opened.add([Document("d1", "again")], np.float32([[9, 9]]))
     assert ids(Index(opened.path)) == ["d1", "d2", "d0"]
+
+
+def test_a_string_is_one_id(tmp_path):
+    index = make_index(tmp_path / "i", np.ones((13, 2), np.float32), [Document(f"{n}", "") for n in range(13)])
+    assert index.delete("12") == 1
+    assert names(index.path) == [f"{n}" for n in range(12)]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_embeddings_of_a_cosine_get_unit_norm_and_those_that_have_it_are_not_touched(tmp_path, precision):
+    raw, unit = np.float32([[3, 4], [0, 0], [0.6, 0.8]]), np.float32([[0.6, 0.8], [0, 0], [0.6, 0.8]])
+    given = quantize(raw, np) if precision == "int8" else raw.astype(precision)
+    documents = [Document(f"{n}", "", {}, ("?",) * (n == 2)) for n in range(3)]
+    index = make_index(tmp_path / "i", given, documents, known=raw[:1], metric=COSINE)
+    expected = quantize(unit, np).codes if precision == "int8" else unit.astype(precision)
+    np.testing.assert_array_equal(index.snapshot.embeddings[:][1:], expected[1:])
+    index.add([Document("3", "")], raw[:1])
+    np.testing.assert_allclose(index.snapshot.vectors(0, 4), unit[[0, 1, 2, 0]], atol=0.005)
+    np.testing.assert_allclose(index.snapshot.known.vectors(0, 1), unit[:1], atol=0.005)
+    found = index.search("?", mode="dense", embeddings=10 * raw[:1])
+    assert [answer.score for answer in found] == pytest.approx([1, 1, 1, 0], abs=0.01)
+
+
+def test_one_document_an_iterable_numbers_of_numpy_and_a_path_of_text_are_taken(tmp_path):
+    write_index(str(tmp_path / "i"), EMBEDDINGS, iter(DOCUMENTS), metric=INNER_PRODUCT, model=MODEL)
+    index = Index(tmp_path / "i")
+    index.add(Document("a", "", {"year": np.int64(3), "open": np.bool_(True)}), EMBEDDINGS[:1])
+    index.add((Document(name, "") for name in "bc"), [[1.0, 2.0], [3.0, 4.0]])
+    assert names(index.path) == ["d0", "d1", "d2", "a", "b", "c"]
+    assert index.get("a").metadata == {"year": 3, "open": True}
 
 
 def test_deleted_texts_and_embeddings_leave_the_file(opened):

@@ -61,6 +61,7 @@ SIZE = "at most 100 conditions"
         ({"\ud800": 1}, r"field '\ud800' surrogate"),
         ({"lang": ["en", "\ud800"]}, r"'lang' '\ud800' surrogate"),
         ({"lang": "en", 1: 2}, FIELDS),
+        ([("lang", "en")], "'lang' dictionary"),
     ],
 )
 def test_a_filter_of_another_form_is_named(path, where, words):
@@ -229,13 +230,20 @@ TWICE = "occurs twice ids unique"
         (add("new", embeddings=np.ones((1, 3))), "(1, 3) width 2 m"),
         (add("new", embeddings=np.float32([[np.inf, 0]])), "'new' infinity"),
         (add(Document("new", "\ud83d")), "'new' surrogate"),
+        (add(Document("new", "", {"a": "\ud83d"})), "'new' surrogate"),
+        *((add(Document("new", text)), "text 'new' string") for text in (None, NAN)),
+        (add(Document(77, "")), "id documents[0] string"),
+        (add(Document("new", "", {}, "When?")), "'new' questions tuple"),
+        (add(Document("new", "", None)), "'new' metadata dictionary"),
+        (add(Document("new", "", {"year": {3}})), "metadata 'new' text"),
+        (lambda index: index.add([("new", "text")], EMBEDDINGS[:1]), "documents[0] 'new' Document"),
         (add(Document("new", "", {"year": NAN})), "metadata 'new' nan"),
         (add(Document("new", "", {"year": 2**63})), "metadata 'new' 64 bits text"),
         *((add(ASKED, known=known), "1 known questions width 2") for known in (None, np.ones((2, 2)), np.ones((1, 3)))),
         (add(ASKED, known=np.full((1, 2), np.nan)), "nan"),
         (lambda index: index.add([ASKED]), "no model load one embeddings"),
         (lambda index: index.delete(["d1", "d7"]), "'d7' check the ids"),
-        (lambda index: index.delete("abcd"), "'a', 'b', 'c' 1 others"),
+        (lambda index: index.delete([*"abcd"]), "'a', 'b', 'c' 1 others"),
     ],
 )
 def test_a_change_that_is_refused_changes_nothing(path, change, words):
@@ -255,6 +263,8 @@ JUDGED = Judgements(("q",), ("?",), ({"d1": 1, "b": 1, "a": 1},), ((),))
         (lambda index: index.search(["a"], 3), "no model load one 'bm25'"),
         (lambda index: searching(index, functools.partial(embed, width=2)).search(["a"], mode="no"), "mode 'no' bm25"),
         (lambda index: index.search(["a"], 0, mode="bm25"), "k 0 at least 1"),
+        (lambda index: index.search(["a", None], mode="bm25"), "questions[1] string"),
+        (lambda index: index.search(["a", "b"], embeddings=EMBEDDINGS[:1], mode="dense"), "embeddings 1 2 each"),
         (lambda index: find_rows(index.snapshot, JUDGED), "2 of 3 'a' encode the corpus"),
     ],
 )

@@ -12,6 +12,7 @@ import endx_jax
 from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.corpus_encoding import encode_corpus
+from endx_jax.index.index import write_index
 from endx_jax.index.index_model import open_index
 from endx_jax.index.shards import join_shards
 from endx_jax.index.store import Store
@@ -86,6 +87,22 @@ def test_filters_additions_and_deletions_reach_the_token_vectors(path, model):
     (read,) = Store(path).rows("SELECT count(*), sum(length(codes)), sum(length(scales)) FROM tokens")
     tokens = sum(map(len, model.encode_document(changed[1:])))
     assert read == (40, 4 * tokens, 4 * tokens)
+
+
+def test_an_index_takes_what_the_model_s_encoders_return(model, path, tmp_path):
+    documents = [Document(f"d{n}", text) for n, text in enumerate(TEXTS)]
+    about = {"metric": "cosine", "model": model.description}
+    write_index(tmp_path / "new", model.encode_document(TEXTS[:30]), documents[:30], **about)
+    index = open_index(tmp_path / "new", model)
+    index.add(documents[30:39], model.encode_document(TEXTS[30:39]))
+    index.add(documents[39])
+    expected = open_index(path).search(ASKED, 40, mode="dense")
+    for found_now in (
+        index.search(ASKED, 40, mode="dense", embeddings=model.encode_query(ASKED)),
+        index.search(ASKED, 40, mode="dense"),
+    ):
+        for one, other in zip(found(found_now), found(expected), strict=True):
+            assert dict(one) == pytest.approx(dict(other), abs=1e-6)
 
 
 def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(model, corpus, tmp_path, monkeypatch, capsys):

@@ -33,8 +33,9 @@ def changed(workdir, folder, change, **described):
     return folder
 
 
-def test_the_weighted_mean_of_two_models(bert_workdir, other, tmp_path):
-    merge_models([str(bert_workdir), str(other)], tmp_path / "merged", [3, 1])
+def test_the_weighted_mean_of_two_models(bert_workdir, other, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    merge_models([str(bert_workdir), str(other)], "~/merged", [3, 1])
     first, merged = (load_file(f / "towers.safetensors") for f in (bert_workdir / "model", tmp_path / "merged"))
     np.testing.assert_allclose(merged[LAYER], 0.75 * first[LAYER] + 0.25 * 3.0, rtol=1e-6)
     for path in set(first) - {LAYER}:
@@ -69,5 +70,7 @@ def test_the_verb_s_model_is_exported(bert_workdir, other, tmp_path, endx):
     merged = tmp_path / "merged"
     said = endx("merge", str(bert_workdir), str(other), "--weights", "1", "3", f"--output={merged}").out
     assert said == f"{merged} holds the mean of 2 models; use it as --model={merged}\n"
+    assert not (merged / "README.md").exists()  # of the first model, with its results
     endx("export", f"--model={merged}", f"--output={tmp_path / 'exported'}")
+    assert "without further training" not in (tmp_path / "exported" / "README.md").read_text()
     assert endx_jax.load(tmp_path / "exported").identity == endx_jax.load(merged).identity

@@ -6,7 +6,7 @@ import numpy as np
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index import Index, write_index
-from endx_jax.index.index_file import COSINE
+from endx_jax.index.index_file import INNER_PRODUCT
 from endx_jax.numerics import unit_rows
 
 MODEL = {"name": "m", "identity": "1" * 64}
@@ -14,7 +14,9 @@ EMBEDDINGS = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
 DOCUMENTS = [Document("d0", "eins"), Document("d1", "zwei\nZeilen", {"source": "≠", "year": 3}), Document("d2", "")]
 
 
-def make_index(path, embeddings=EMBEDDINGS, documents=DOCUMENTS, *, metric=COSINE, model=MODEL, **about) -> Index:
+def make_index(
+    path, embeddings=EMBEDDINGS, documents=DOCUMENTS, *, metric=INNER_PRODUCT, model=MODEL, **about
+) -> Index:
     """Writes an index and opens it."""
     write_index(path, embeddings, documents, metric=metric, model=model, **about)
     return Index(path)
