@@ -413,12 +413,15 @@ def test_folders_of_data_are_no_folders_of_documents(tmp_path):
         read_corpus(tmp_path / "docs", pool="answers")
 
 
-@pytest.mark.parametrize("path", ["docs", "docs/*.md", "docs/a.md"])
-def test_documents_given_for_pairs_are_refused_with_what_to_do(tmp_path, path):
-    fill(tmp_path / "docs", {"a.md": "a", "b.md": "b"})
+@pytest.mark.parametrize(
+    ("path", "corpus"),
+    [("docs", "docs"), ("docs/*.md", "docs"), ("docs/a.md", "docs/a.md"), ("docs/c.txt", "docs/c.txt")],
+)
+def test_documents_given_for_pairs_are_refused_with_what_to_do(tmp_path, path, corpus):
+    fill(tmp_path / "docs", {"a.md": "a", "b.md": "b", "c.txt": "c"})
     with helpers.one_line_error(
         f"{tmp_path}/{path}".replace("*", r"\*") + " holds documents, which have no questions: search them with `endx "
-        f"serve --model=all-MiniLM-L6-v2 --corpus={tmp_path}/docs`, make questions for them with `endx generate`, or "
-        "give questions with answers, such as a CSV file"
+        f"serve --model=all-MiniLM-L6-v2 --corpus={tmp_path}/{corpus}`, make questions for them with `endx generate`, "
+        "or give questions with answers, such as a CSV file"
     ):
         read(tmp_path / path)
