@@ -115,7 +115,8 @@ class Batch:
       question_id: rows in the question table, int32 [B].
       answer_id: rows in the answer table, int32 [B].
       positive_ids: rows of all known right answers of each question, and of the answer with its own text if there is
-        one, int32 [B, P], padded with -1.
+        one, int32 [B, P], padded with -1; of a question with more than 64, up to 64 that the batch has beside the
+        answers of that question's own pairs.
       hard_negatives: [B, K] hard negatives of the questions; None if training uses none.
       hard_negative_ids: rows of the hard negatives in the answer table, int32 [B, K]; -1 if one is missing, in which
         case its tokens are ignored.

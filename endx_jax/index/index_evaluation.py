@@ -154,7 +154,8 @@ def rank_by_index(
 ) -> tuple[RetrievalSet, Ranked]:
     """Ranks the `depth` best documents of an index, which may hold more documents than the set.
 
-    An index of the set's own candidates gives the result of `rank_by_embeddings`.
+    An index of the set's own candidates gives the result of `rank_by_embeddings`. A document is a candidate of the set
+    if its text, with or without its title, is.
 
     Args:
       encode: encodes with the index's model; right candidates are encoded only if a margin needs their scores.
@@ -172,15 +173,16 @@ def rank_by_index(
     texts, ids = [*records.candidates], [*records.candidate_ids]
     of_document: dict[int, int] = {}
     for document_row, document in sorted(snapshot.documents(np.unique(nearest.rows).tolist()).items()):
-        if document.text not in row:
+        text = next(filter(row.__contains__, (document.text, document.body)), document.text)
+        if text not in row:
             name = document.name
             while name in known:  # another candidate's
                 name += "+"
             known.add(name)
-            row[document.text] = len(texts)
-            texts.append(document.text)
+            row[text] = len(texts)
+            texts.append(text)
             ids.append(name)
-        of_document[document_row] = row[document.text]
+        of_document[document_row] = row[text]
     grown = dataclasses.replace(records, candidates=tuple(texts), candidate_ids=tuple(ids))
     found = nearest.rows.ravel().tolist()
     rows = np.array([of_document.get(n, -1) for n in found], np.int32).reshape(nearest.rows.shape)

@@ -122,7 +122,8 @@ def texts(pairs: Pairs) -> set:
     return found
 
 
-BOTH = [{"query": f"{a} {n}", "pos": [f"{b} {n}"]} for a, b in (("cat", "dog"), ("dog", "cat")) for n in range(50)]
+ANIMALS = ("cat", "dog"), ("dog", "cat")
+BOTH = [{"query": f"{a} {n}", "pos": [f"{b} {n}"], "neg": [f"{a} {n}"]} for a, b in ANIMALS for n in range(50)]
 LABELLED = [{"query": f"where is cat {n % 30}", "answer": f"cat {n}", "label": int(n < 30)} for n in range(90)][::-1]
 
 
@@ -132,7 +133,7 @@ LABELLED = [{"query": f"where is cat {n % 30}", "answer": f"cat {n}", "label": i
         (ROWS, (100, 30, 41), (4, 8)),
         (LABELLED, (30, 30, 90), (1, 2)),
         (BOTH, (100, 100, 100), (2, 1)),  # a text's directions are in different parts, and no negatives of each other
-        ([row | {"pos_scores": [1.5]} for row in BOTH], (100, 100, 100), (2, 1)),
+        ([row | {"pos_scores": [1.5], "neg_scores": [1.0]} for row in BOTH], (100, 100, 100), (2, 1)),
     ],
     ids=["negatives", "labels", "both directions", "scores"],
 )

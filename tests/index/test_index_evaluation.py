@@ -78,6 +78,14 @@ def test_documents_that_are_deleted_meanwhile_hold_no_answer_and_are_not_mined(i
     assert grown.candidates == ("York It is old.", "Rome In Italy.")
 
 
+def test_a_document_is_the_candidate_with_its_text_or_with_its_text_without_its_title(index):
+    pairs = [("where is Rome", "In Italy."), ("York?", "York It is old."), ("?", "It is old.")]
+    records = RetrievalSet.from_pairs(pairs)
+    grown, ranked = rank_by_index(lambda side, texts: np.repeat(QUESTION, len(texts), 0), index.snapshot, records, 4)
+    assert grown.candidates == (*records.candidates, "York A city in England.", "Lima In Peru.")
+    assert ranked.rows.tolist() == [[1, 3, 0, 4]] * 3
+
+
 @pytest.mark.parametrize(("scales", "depth"), [(None, 300), ((0.5, 1, 2), 7)])
 def test_ranks_equal_those_of_all_scores_at_once(tmp_path, scales, depth):
     """Small whole numbers, so that scores are exact and many are equal; some are deleted, excluded and graded."""

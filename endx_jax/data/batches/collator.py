@@ -21,7 +21,7 @@ LENGTH_STEP = 32
 PLANNED_STEPS, PLANNED_PAIRS = 1000, 1 << 21
 # Maximum number of pairs whose lengths are averaged.
 AVERAGED_PAIRS = 1 << 20
-# Maximum known right answers of a question in a batch; if it has more, only those among the batch's answers are listed.
+# Maximum number of a question's known right answers that a batch lists; if it has more, see `Collator.positives`.
 MOST_POSITIVES = 64
 
 # Rows of this process in a global batch.
@@ -92,22 +92,24 @@ class Collator:
         arrays: dict[str, Any] = {
             "question_id": question_id,
             "answer_id": drawn.answer_id[rows],
-            "positive_ids": self.positives(question_id, np.append(drawn.answer_id, drawn.hard_id)),
+            "positive_ids": self.positives(question_id, drawn),
             "hard_negative_ids": drawn.hard_id[rows] if "hard_negatives" in texts else None,
         }
         return Batch(**texts, **arrays)
 
-    def positives(self, question_id: np.ndarray, present: np.ndarray) -> np.ndarray:
+    def positives(self, question_id: np.ndarray, drawn: Drawn) -> np.ndarray:
         """Returns known right answers of questions [B], int32 [B, P], padded with -1.
 
-        Of questions with more than `MOST_POSITIVES`, only those among the answers `present` in the batch are returned.
+        Of a question with more than `MOST_POSITIVES`, those in the global batch are returned, at most `MOST_POSITIVES`:
+        hard negatives and answers of other questions, since `question_id` tells a question's own answers.
         """
         positives = self.pairs.positives
         if positives.width <= MOST_POSITIVES:
             return positives[question_id]
         padded = positives.pad(question_id, MOST_POSITIVES)
         for n in np.flatnonzero(positives.length_of(question_id) > MOST_POSITIVES):
-            right = np.intersect1d(positives.row(question_id[n]), present)[:MOST_POSITIVES]
+            others = np.append(drawn.answer_id[drawn.question_id != question_id[n]], drawn.hard_id)
+            right = np.intersect1d(positives.row(question_id[n]), others)[:MOST_POSITIVES]
             padded[n] = np.pad(right, (0, MOST_POSITIVES - len(right)), constant_values=-1)
         return padded
 

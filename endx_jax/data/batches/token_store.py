@@ -156,12 +156,16 @@ def join_parts(
     del kept, distinct
     own_pairs = _equal(*(by_row.pop(side) for side in SIDES))
     sources, judged, scores = _judgements(parts, rows, names)
-    # A question's own text as the answer of another pair is no negative.
+    # A question's own text is no negative, neither as the answer of another pair nor as a hard one.
     alike = np.setdiff1d(own_pairs, judged[0])
     at = np.searchsorted(judged[0], alike)
     judged[0] = np.insert(judged[0], at, alike)
+    moved = np.isin(judged[1], alike)
     if scores:
         scores[0] = np.insert(scores[0], at, np.nan)
+        scores[0][np.searchsorted(judged[0], judged[1][moved])] = scores[1][moved]
+        scores[1] = scores[1][~moved]
+    judged[1] = judged[1][~moved]
     index = np.concatenate(sources)
     _save(folder, "index", [np.stack([index >> 32, index & 0xFFFFFFFF], axis=1).astype(np.int32)], len(index))
     _save(folder, "sizes", [np.array([len(keys) for keys in sources])], len(sources))

@@ -42,7 +42,8 @@ def read_beir(place: Place, options: ReadOptions, invalid: InvalidRows) -> Retri
     `scores/SPLIT.tsv` with a teacher's scores of all right documents and negatives, and `metadata.group` of queries,
     which becomes `groups` if every question has one.
 
-    The pool has the whole corpus; unless `options.whole`, only the documents in judgements and negatives are kept.
+    The pool has the whole corpus; unless `options.whole`, only the documents in judgements and negatives, and those
+    with the id of a query, are kept.
 
     Raises:
       EndxError: a file is missing or invalid, a judgement or negative has an unknown id, a right document is empty, or
@@ -51,9 +52,10 @@ def read_beir(place: Place, options: ReadOptions, invalid: InvalidRows) -> Retri
     folder = place.path
     split, judged = _judgements_path(folder, options.split)
     negatives = os.path.join(folder, "negatives", f"{split}.tsv")
-    named = None if options.whole else _named(judged, negatives)
+    asked = _asked(judged)
+    named = None if options.whole else asked | _named(judged, negatives)
     documents = _documents(_part(folder, "corpus", split), named, invalid)
-    queries, groups = _queries(_part(folder, "queries", split), _asked(judged), invalid)
+    queries, groups = _queries(_part(folder, "queries", split), asked, invalid)
     right = _right(judged, queries, documents, invalid)
     wrong = _negatives(negatives, queries, documents) if os.path.exists(negatives) else None
     scores_path = os.path.join(folder, "scores", f"{split}.tsv")

@@ -31,9 +31,15 @@ WIDER = {"iso-8859-1": "cp1252", "us-ascii": "cp1252", "gb2312": "gb18030", "gbk
 INLINE = re.compile("a|abbr|b|cite|code|em|font|i|kbd|mark|q|s|small|span|strong|sub|sup|u|var")
 CELLS = ("td", "th")
 HEADINGS = {"title": "# ", **{f"h{level}": "#" * level + " " for level in range(1, 7)}}
-# Front matter of Markdown in YAML or TOML, one of its fields, and the fields that are titles, the first of them first.
+# Front matter of Markdown in YAML or TOML, whose first line is a field; other text between lines of `---` has further
+# lines. One of its fields, and the fields that are titles, the first of them first.
+FRONT_LINE = (
+    r"""(?>[\w.-]+[ \t]*=[ \t]*(?P<quote>"{3}|'{3})(?s:.*?)(?P=quote).*\n"""
+    r"""|["']?\w[\w.-]*+(?:[ ][\w.-]++)?["']?[ \t]*(?:=|:(?=\s)).*\n"""
+    r"""|[ \t]*\n|(?:[ \t]+\S|[#\]}-]).*\n|\[.*\][ \t]*\n)"""
+)
 FRONT_MATTER = re.compile(
-    r"\s*(---|\+\+\+)[ \t]*\n(?P<fields>(?:[ \t]*\n|#.*\n)*(?:[\w.-]+[ \t]*[:=](?s:.*?)\n)?)"
+    rf"""\s*(---|\+\+\+)[ \t]*\n(?P<fields>(?:[ \t]*\n|#.*\n)*(?:(?=[\w"']){FRONT_LINE}*?)?)"""
     r"(?:\1|\.\.\.)[ \t]*(?:\n|\Z)"
 )
 # Front matter with a title and without such lines, as in Pelican, MultiMarkdown, Nikola, docutils and PEPs.
@@ -188,7 +194,8 @@ def _read(folder: str, name: str) -> tuple[str, list[str], dict[str, Scalar]]:
     if text.startswith(json_files.POINTER):
         raise EndxError("that are Git LFS pointers: run git lfs pull")
     fields: dict[str, Scalar] = {}
-    if front := FRONT_MATTER.match(text) or (HEADER.match(text) if ending[:3] in (".md", ".ma", ".rs") else None):
+    patterns = [FRONT_MATTER] * (ending != ".txt") + [HEADER] * (ending[:3] in (".md", ".ma", ".rs"))
+    if front := next(filter(None, (pattern.match(text) for pattern in patterns)), None):
         fields, text = dict(_fields(front["fields"])), text[front.end() :]
     if ending.startswith(".htm") or ending in pdf_files.PAGES:
         page = _Page()

@@ -147,9 +147,10 @@ class Data:
             return self._logged(self._merged)
         if self.path.lower().endswith(".xlsx"):  # may hold pairs
             raise text_files.unknown_ending(self.path, ENDINGS)  # which names the format to save them in
+        corpus = self.path if os.path.exists(self.path) else folders.base(self.path)
         raise EndxError(
             f"{self.path} holds documents, which have no questions: search them with `endx serve "
-            f"--model=all-MiniLM-L6-v2 --corpus={folders.base(self.path)}`, make questions for them with "
+            f"--model=all-MiniLM-L6-v2 --corpus={corpus}`, make questions for them with "
             "`endx generate`, or give questions with answers, such as a CSV file with the columns question and answer"
         )
 

@@ -309,7 +309,8 @@ class RetrievalSetBuilder:
         """Adds a question with its passages: the fields of an `Example`, so that `add(*example)` adds one.
 
         A question without a right passage waits for `build`, and is in the set only if another call gives it one.
-        Passages that are right in any call are not hard negatives. Of several scores of a passage the first counts.
+        Passages that are right or excluded in any call are not hard negatives. Of several scores of a passage the first
+        counts.
 
         Args:
           question: text of the question.
@@ -366,6 +367,8 @@ class RetrievalSetBuilder:
         for row, (text, *_) in enumerate(self._listed):
             if text in self.candidates:
                 self._excluded[row].add(self.candidates[text])
+        for row, rows in self._wrong.items():
+            rows -= self._excluded.get(row, set())
         wrong, excluded = unless_right(self._wrong), unless_right(self._excluded)
         questions, question_ids, groups = zip(*self._listed, strict=True) if self._listed else ((), (), (None,))
         return RetrievalSet(

@@ -69,8 +69,7 @@ class PairCollator(Collator):
     def sides(self, drawn: Drawn) -> dict[str, BatchSide]:
         """Returns the B (1 + K) joined texts of a global batch."""
         question_id, answer_id, hard = drawn.question_id, drawn.answer_id, drawn.hard_id
-        taken = np.concatenate([self.positives(question_id, answer_id), hard], axis=1)
-        answers = np.concatenate([answer_id[:, None], hard, self.draw_in_batch(answer_id, taken, drawn.key)], axis=1)
+        answers = np.concatenate([answer_id[:, None], hard, self.draw_in_batch(drawn)], axis=1)
         where = answers >= 0
         # The question's own answer fills missing places, so they do not increase the padded width.
         answers = np.where(where, answers, answer_id[:, None])
@@ -87,17 +86,18 @@ class PairCollator(Collator):
         arrays: dict[str, Any] = {"where": where[rows], "question_id": drawn.question_id[rows]}
         return PairBatch(**texts, **arrays)
 
-    def draw_in_batch(self, answer_id: np.ndarray, taken: np.ndarray, key: tuple[int, int]) -> np.ndarray:
-        """Draws N answers of the batch for each question, int [B, N], none of them in `taken` [B, P]; pads with -1."""
-        candidates = np.unique(answer_id)
-        allowed = np.ones((len(taken), len(candidates)), bool)
-        for column in taken.T:
+    def draw_in_batch(self, drawn: Drawn) -> np.ndarray:
+        """Draws N answers of the batch for each question, int [B, N], none of them right or hard; pads with -1."""
+        candidates = np.unique(drawn.answer_id)
+        everywhere = np.broadcast_to(candidates, (len(drawn.question_id), len(candidates)))
+        allowed = self.pairs.positives.find(drawn.question_id, everywhere) < 0
+        for column in drawn.hard_id.T:
             allowed &= candidates != column[:, None]
         wanted = min(self.negatives, len(candidates))
-        lots = np.random.default_rng([*key, 2]).random(allowed.shape)
+        lots = np.random.default_rng([*drawn.key, 2]).random(allowed.shape)
         first = np.argsort(np.where(allowed, lots, 2.0), axis=1)[:, :wanted]
-        drawn = np.where(np.take_along_axis(allowed, first, axis=1), candidates[first], -1)
-        return np.pad(drawn, ((0, 0), (0, self.negatives - wanted)), constant_values=-1)
+        wrong = np.where(np.take_along_axis(allowed, first, axis=1), candidates[first], -1)
+        return np.pad(wrong, ((0, 0), (0, self.negatives - wanted)), constant_values=-1)
 
 
 def pair_collator(pairs: Pairs, settings: Any, hard_negatives: int) -> PairCollator:

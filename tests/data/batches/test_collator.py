@@ -272,7 +272,7 @@ def test_only_reading_a_batch_releases_mapped_pages(pairs, monkeypatch):
     assert released == [pairs]
 
 
-def test_of_many_right_answers_those_in_the_batch_are_listed(tiny_bert):
+def test_of_many_right_answers_those_in_the_batch_are_masked(tiny_bert):
     many = range(MOST_POSITIVES + 20)
     records = RetrievalSet.from_pairs([("who?", f"cat {i}") for i in many] + [(f"{i}?", "dog") for i in many])
     records = dataclasses.replace(records, hard_negatives=((), *((i,) for i in many)))  # right for another question
@@ -280,9 +280,14 @@ def test_of_many_right_answers_those_in_the_batch_are_listed(tiny_bert):
     for step in range(20):
         batch = stream(pairs, hard_negatives=1)[step]
         assert batch.positive_ids.shape == (8, MOST_POSITIVES)
-        for found, all_known in zip(batch.positive_ids, pairs.positives[batch.question_id], strict=True):
-            in_batch = {*all_known} & {*batch.answer_id, *batch.hard_negative_ids[:, 0]}
+        for question, found in zip(batch.question_id, batch.positive_ids, strict=True):
+            all_known, others = pairs.positives.row(question), batch.answer_id[batch.question_id != question]
+            in_batch = {*all_known} & {*others, *batch.hard_negative_ids[:, 0]}
             assert in_batch <= {*found} <= {*all_known, -1}
+    last = [(f"{i}?", f"cat {i}") for i in many[-40:]]
+    pairs = RetrievalSet.from_pairs([("who?", f"cat {i}") for i in many] + last).tokenize(processors(tiny_bert))
+    batch = stream(pairs, global_batch_size=len(pairs))[0]  # answers of 84 pairs of "who?" and of 40 others
+    np.testing.assert_array_equal(false_negative_mask(**known_ids(batch))[batch.question_id == 0].sum(axis=1), 123)
 
 
 @pytest.mark.parametrize("part", ["a.csv", ("a.csv", 0.0), ("a.csv", float("inf")), (1, 1.0), ("a.csv", 1.0, 2)])

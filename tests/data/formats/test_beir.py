@@ -126,6 +126,7 @@ def test_grades_and_own_documents(tmp_path):
     assert (records.candidates, records.qrels) == (("a", "b", "c", "d", "e"), ((3, 4), (2,), (0,)))
     assert (records.grades, records.gains) == (({3: 2, 4: 1}, {2: 3}, {0: 1}), ((2, 1), (3,), (1,)))
     assert records.excluded == ((0, 1), (), ())  # query 4 is judged to be answered by its own document
+    assert read(tmp_path / "set", whole=False) == records  # with document 3, which nothing judges
     part = records.subset([1, 0])
     assert (part.candidates, part.gains, part.excluded) == (("c", "d", "e"), ((3,), (2, 1)), ((), ()))
     back = records.reversed()

@@ -68,6 +68,11 @@ empty:
         ("a.md", f"{FRONT}\n# Hi\n\nBody.", 'Say "hi": it\'s easy', "# Hi\nBody."),
         ("a.md", "---\nid: 7\nquestion: 'Where''s the key?'\n...\nUnder it.", "Where's the key?", "Under it."),
         ("a.md", '+++\ntitle = "TOML"\nweight = 3\n+++\n\nBody.', "TOML", "Body."),
+        ("a.md", '+++\na = """\nIn no\nlist\n"""\n[menu]\n+++\n\nBody.', "a", "Body."),
+        ("a.md", '---\ndate created: 1\n"b": [\n  c\n]\ntitle: T\n---\nBody.', "T", "Body."),
+        ("a.md", "---\nBy: Ann\n\nWe met.\n\n---\n\nEnd.", "a", "---\nBy: Ann\n\nWe met.\n\n---\n\nEnd."),
+        ("a.md", "---\nSee: it\nhttps://x.org\n---\nEnd.", "a", "---\nSee: it\nhttps://x.org\n---\nEnd."),
+        ("a.txt", "---\nQ: Who?\nA: I.\n---\nQ: x", "a", "---\nQ: Who?\nA: I.\n---\nQ: x"),
         ("a.html", "---\ntitle: Jekyll's\n---\n<h1>Head</h1><p>Body.", "Jekyll's", "# Head\nBody."),
         ("a.md", "---\nTitle: Hugo's\n---\nBody.", "Hugo's", "Body."),
         (
@@ -276,7 +281,7 @@ def test_passages_are_whole_paragraphs_or_sentences_of_bounded_length():
 
 def test_broken_markup_takes_linear_time(tmp_path):
     parts = ["<", "<!--", "<a ", "<script>", "<![CDATA[", "&#x", "<p>a", "<h1>\n", "<!["]
-    parts += ["\n ", "# a\n\n", "```", "a\n=\n", "---\na:", ".. a\n\n", "]\n", "\n\n----\n....", "::["]
+    parts += ["\n ", "# a\n\n", "```", "a\n=\n", "---\na:", ".. a\n\n", "]\n", "\n\n----\n....", "::[", '+++\na="""\n']
     endings = (".html", ".md", ".rst", ".adoc")
     files = {f"{n}{ending}": part * 10_000 for n, part in enumerate(parts) for ending in endings}
     fill(tmp_path, files | {"colons.md": "# " + ":" * 100_000})
@@ -408,12 +413,15 @@ def test_folders_of_data_are_no_folders_of_documents(tmp_path):
         read_corpus(tmp_path / "docs", pool="answers")
 
 
-@pytest.mark.parametrize("path", ["docs", "docs/*.md", "docs/a.md"])
-def test_documents_given_for_pairs_are_refused_with_what_to_do(tmp_path, path):
-    fill(tmp_path / "docs", {"a.md": "a", "b.md": "b"})
+@pytest.mark.parametrize(
+    ("path", "corpus"),
+    [("docs", "docs"), ("docs/*.md", "docs"), ("docs/a.md", "docs/a.md"), ("docs/c.txt", "docs/c.txt")],
+)
+def test_documents_given_for_pairs_are_refused_with_what_to_do(tmp_path, path, corpus):
+    fill(tmp_path / "docs", {"a.md": "a", "b.md": "b", "c.txt": "c"})
     with helpers.one_line_error(
         f"{tmp_path}/{path}".replace("*", r"\*") + " holds documents, which have no questions: search them with `endx "
-        f"serve --model=all-MiniLM-L6-v2 --corpus={tmp_path}/docs`, make questions for them with `endx generate`, or "
-        "give questions with answers, such as a CSV file"
+        f"serve --model=all-MiniLM-L6-v2 --corpus={tmp_path}/{corpus}`, make questions for them with `endx generate`, "
+        "or give questions with answers, such as a CSV file"
     ):
         read(tmp_path / path)

@@ -15,13 +15,13 @@ def test_a_set_is_shown_in_a_line_and_a_question_s_own_text_is_ranked_if_it_is_r
     assert RetrievalSet.from_pairs([("u", "v"), ("w", "w")]).excluded is None
 
 
-def test_what_is_right_is_neither_a_hard_negative_nor_excluded():
+def test_what_is_right_is_neither_a_hard_negative_nor_excluded_and_what_is_excluded_is_no_hard_negative():
     merged = RetrievalSetBuilder()
     merged.add("q", [], ["a"])
-    merged.add("q", ["a"], ["b", "a"], excluded=["a", "b"])
+    merged.add("q", ["a"], ["b", "a", "d", "q"], excluded=["a", "b"])
     merged.add("r", [], ["c"])  # nothing is right for it
-    expected = RetrievalSet(("q",), ("a", "b"), ((0,),), ("q0",), ("d0", "d1"))
-    assert merged.build() == dataclasses.replace(expected, hard_negatives=((1,),), excluded=((1,),))
+    expected = RetrievalSet(("q",), ("a", "b", "d", "q"), ((0,),), ("q0",), ("d0", "d1", "d2", "d3"))
+    assert merged.build() == dataclasses.replace(expected, hard_negatives=((2,),), excluded=((1, 3),))
 
 
 FIRST = RetrievalSet(("who?", "what?"), ("x", "y"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1"))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import token_table
 
-from endx_jax.data.batches.collator import BatchStream
+from endx_jax.data.batches.collator import MOST_POSITIVES, BatchStream
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.pair import PairSettings
@@ -90,8 +90,18 @@ def test_a_batch_is_a_function_of_seed_step_and_row(pairs):
     halves = [stream(pairs, rows=slice(start, start + B // 2))[4] for start in (0, B // 2)]
     assert same(jax.tree.map(lambda *parts: np.concatenate(parts), *halves), whole)
     # Lots are other ones at each step, though the same question stands in the same place.
-    draws = [stream(pairs).collator.draw_in_batch(np.arange(B), np.full((B, 1), -1), (1, step)) for step in (0, 1)]
-    assert not same(*draws)
+    drawn = stream(pairs).sampler(0)
+    assert not same(*(stream(pairs).collator.draw_in_batch(dataclasses.replace(drawn, key=(1, n))) for n in (0, 1)))
+
+
+def test_no_right_answer_is_drawn_for_a_question_with_very_many(tiny_bert):
+    count = MOST_POSITIVES + 16
+    shared = [("q", f"a {n}") for n in range(count)] + [(f"q {n}", f"a {n}") for n in range(count)]
+    tokenizer = Tokenizer(tiny_bert)
+    processor = TextProcessor(tokenizer, 16)
+    many = RetrievalSet.from_pairs(shared).tokenize({"question": processor, "answer": processor})
+    source = stream(many, global_batch_size=2 * count)
+    assert (source.collator.draw_in_batch(source.sampler(0)) >= 0).any(axis=1).sum() == count  # none for "q"
 
 
 def test_packings_have_room_and_shapes_are_those_of_the_batches(pairs):
