@@ -36,9 +36,9 @@ from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_data
 from endx_jax.data.tokenization import TextProcessor
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, InUse
 from endx_jax.experiment.workdir import check_writable
-from endx_jax.files import expanded, locked, sha256_of
+from endx_jax.files import expanded, locked, sha256_of, write_text
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
 from endx_jax.parallel.environment import cores
@@ -73,8 +73,8 @@ def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], spli
     folder = expanded(settings.tokens)
     held_out = {*splits.validation.questions, *splits.test.questions}
     on_primary(lambda: _ensure(folder, settings, processors, held_out), "tokenized")
-    if not json_files.read_optional(folder / MANIFEST):  # on another host, whose folder is its own
-        _ensure(folder, settings, processors, held_out)
+    if not json_files.read_optional(folder / MANIFEST):  # on another host, whose processes have a folder of their own
+        _ensure(folder, settings, processors, held_out, waits=True)
     store = TokenStore.open(folder)
     if trained := store.contains(sorted(held_out), {source.question_prompt for source in settings.sets}):
         raise EndxError(
@@ -85,17 +85,22 @@ def stored(settings: DataSettings, processors: Mapping[str, TextProcessor], spli
 
 
 def _ensure(
-    folder: pathlib.Path, settings: DataSettings, processors: Mapping[str, TextProcessor], held_out: Set[str]
+    folder: pathlib.Path,
+    settings: DataSettings,
+    processors: Mapping[str, TextProcessor],
+    held_out: Set[str],
+    *,
+    waits: bool = False,
 ) -> None:
-    """Writes the store if it is not there; otherwise checks that it is of the same data."""
+    """Writes the store if it is not there; otherwise checks that it is of the same data.
+
+    While another process writes it, this one raises InUse, or `waits`.
+    """
     check_writable(folder, "data.tokens")
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / MANIFEST).is_file():
-        if any(not name.startswith(".") for name in os.listdir(folder)):
-            raise EndxError(f"{folder} holds other files: name a new folder with data.tokens")
-        # Marks the folder, in which only marked ones are written to; not if another process has just finished it.
-        with contextlib.suppress(FileExistsError), (folder / MANIFEST).open("x") as stream:
-            stream.write("{}\n")
+    has_files = any(not name.startswith(".") for name in os.listdir(folder))
+    if has_files and not (folder / MANIFEST).is_file():
+        raise EndxError(f"{folder} holds other files: name a new folder with data.tokens")
     parts: list[list[SourcePart]] = []
     sources = []
     for source in settings.sets:
@@ -114,16 +119,22 @@ def _ensure(
         "length": {side: processors[side].length for side in SIDES},
         "pad_id": {side: processors[side].tokenizer.pad_id for side in SIDES},
     }
-    if _is_written(folder, about):
-        return
-    with locked(folder / ".lock"):
-        if not _is_written(folder, about):  # by another run
-            _write(folder, parts, settings, processors, held_out, about)
+    while not _is_written(folder, about):
+        try:
+            with locked(folder / ".lock"):
+                if not _is_written(folder, about):  # by another process
+                    # Marks the folder, since only marked ones are written to.
+                    write_text(folder / MANIFEST, "{}\n")
+                    _write(folder, parts, settings, processors, held_out, about)
+        except InUse:
+            if not waits:
+                raise
+            time.sleep(0.5)
 
 
 def _is_written(folder: pathlib.Path, about: Mapping) -> bool:
     """Returns true if the folder has a store; raises EndxError if it is of other data."""
-    manifest = json_files.read_json_file(folder / MANIFEST)
+    manifest = json_files.read_optional(folder / MANIFEST)
     if not manifest:
         return False
     written = json_files.as_object(manifest.get("about"), f"{folder / MANIFEST}: 'about'")
