@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from endx_jax.data.formats import Data, Format, ReadOptions, open_data, squad
 from endx_jax.data.formats.registry import records_of
+from endx_jax.data.sets.examples import texts_of
 from endx_jax.data.sets.paragraphs import POOLS, split_sentences
 from endx_jax.data.sets.records import Pools, RetrievalSet, RetrievalSetBuilder
 from endx_jax.data.sets.splits import SPLITS, Splits, split_questions, take, without_questions
@@ -140,7 +141,7 @@ def _parted_from(records: RetrievalSet, of_test: Data, settings: DataSettings) -
 
 
 def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
-    """Merges sets into one whose `sources` name the sets of each question.
+    """Merges sets into one whose `sources` name the sets of each judgement.
 
     Equal candidates are merged, and so are equal questions, with all their right candidates, so that no right answer
     of any set is a negative in a batch, and no right answer is a hard negative. Of several teachers' scores of a pair
@@ -149,7 +150,7 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
     others is a group of its own.
     """
     merged = RetrievalSetBuilder()
-    sources: dict[str, dict[int, None]] = {}
+    found: dict[tuple[int, str, str], tuple[int, ...]] = {}  # sets by judgement, 1 if right, question and candidate
     grouped = any(records.groups is not None for records in sets)
     for number, records in enumerate(sets):
         prefix, texts = f"{number}:" if number else "", records.candidates
@@ -162,9 +163,16 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
                 grades=[records.grades[row][candidate] for candidate in records.qrels[row]] if records.grades else (),
                 excluded=[texts[candidate] for candidate in records.excluded[row]] if records.excluded else (),
             )
-            sources.setdefault(example.question, {})[number] = None
+            for is_right, listed in ((1, example.right), (0, example.wrong)):
+                for key in ((is_right, example.question, text) for text in texts_of(listed)):
+                    found[key] = tuple(dict.fromkeys((*found.get(key, ()), number)))
     mixed = merged.build(hard_negatives=any(records.hard_negatives is not None for records in sets))
-    return dataclasses.replace(mixed, sources=tuple(tuple(sources[text]) for text in mixed.questions))
+    judged = zip(mixed.questions, mixed.qrels, mixed.hard_negatives or ((),) * len(mixed.questions), strict=True)
+    sources = tuple(
+        {c: found[is_right, text, mixed.candidates[c]] for is_right, rows in ((1, right), (0, wrong)) for c in rows}
+        for text, right, wrong in judged
+    )
+    return dataclasses.replace(mixed, sources=sources)
 
 
 def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:

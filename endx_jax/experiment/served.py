@@ -150,8 +150,4 @@ def other_answers(run: Run, pool: Sequence[Document]) -> list[Document]:
 
 def sets_of(run: Run, *names: str) -> list[RetrievalSet]:
     """Returns the splits, without a mixture's further sets, whose texts may begin with prompts."""
-    splits = (getattr(run.data, name) for name in names or ("train", "validation", "test"))
-    return [
-        records.subset([row for row, sets in enumerate(records.sources) if 0 in sets]) if records.sources else records
-        for records in splits
-    ]
+    return [getattr(run.data, name).of_first_source() for name in names or ("train", "validation", "test")]

@@ -165,7 +165,7 @@ def test_both_files_of_squad_are_one_set_that_is_split_by_question(folder, pairs
     assert {found.test.candidates[n] for (n,) in found.test.qrels} == set(found.test.candidates)
     assert read(folder, **whole, validation_fraction=0.1).test == found.test
     mixed = read(folder, pool="paragraphs", merge=True, mixture=((str(pairs_csv), 1.0),))
-    assert {*mixed.train.sources} == {(0,), (1,)}
+    assert {number for row in mixed.train.sources for number in row.values()} == {(0,), (1,)}
 
 
 def test_the_other_direction_asks_with_answers(tmp_path):
@@ -188,8 +188,13 @@ def test_a_mixture_is_trained_on_without_what_is_held_out(folder, tmp_path):
     mixed = read(folder, mixture=((str(tmp_path / "more.csv"), 0.5),))
     assert (mixed.validation, mixed.test) == (plain.validation, plain.test)
     assert mixed.train.questions == (*plain.train.questions, "Fish?")
-    assert mixed.train.sources == ((0, 1), *((0,) for _ in plain.train.questions[1:]), (1,))
     assert [mixed.train.candidates[n] for n in mixed.train.qrels[0]][-1] == f"answer to {asked[0]}"
+    new = mixed.train.qrels[0][-1], mixed.train.qrels[-1][0]
+    own = [
+        dict.fromkeys([*right, *wrong], (0,))
+        for right, wrong in zip(plain.train.qrels, plain.train.hard_negatives, strict=True)
+    ]
+    assert mixed.train.sources == (own[0] | {new[0]: (1,)}, *own[1:], {new[1]: (1,)})
     assert mixed.train.sha256 != dataclasses.replace(mixed.train, sources=None).sha256
     other = dataclasses.replace(plain.train, questions=("another?", *plain.train.questions[1:]))
     assert plain.train.sha256 != other.sha256

@@ -86,8 +86,9 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
 
 
 def test_answers_of_a_test_file_come_first_and_those_of_a_mixtures_further_sets_are_left_out(config, tmp_path):
-    (tmp_path / "more.csv").write_text("question,Reply\nwho is it,elsewhere\n")
-    config.data.mixture = ((str(tmp_path / "more.csv"), 1.0, "ask: ", "say: "),)
+    shared = "".join(f"where is word{n} kept,elsewhere\n" for n in range(40))
+    (tmp_path / "more.csv").write_text(f"question,Reply\nwho is it,elsewhere\n{shared}")
+    config.data.mixture = ((str(tmp_path / "more.csv"), 1.0, "", "say: "),)
     (tmp_path / "test.csv").write_text("question,Reply\nwhere is it,nowhere\nwhere was word3,word3 is on the mat 3\n")
     config.data.test_path = str(tmp_path / "test.csv")
     run(config, tmp_path / "run")

@@ -33,8 +33,8 @@ class RetrievalSet:
       candidate_ids: N external ids.
       groups: the subject of each question, such as the title of an article; None if unknown.
       hard_negatives: sorted indices of each question's hard negatives; None if there are none.
-      sources: for each question, the numbers of the mixed sets that it comes from (see `mix`); None if no sets
-        were mixed.
+      sources: for each question, the numbers of the mixed sets that judge each of its right candidates and hard
+        negatives so (see `mix`), by index; None if no sets were mixed.
       scores: for each question, a teacher's scores of its right candidates and hard negatives by index, or nothing;
         None if there are none.
       grades: for each question, the grades of its right candidates by index, 1 or more; None if all are 1.
@@ -51,7 +51,7 @@ class RetrievalSet:
     candidate_ids: tuple[str, ...]
     groups: tuple[str, ...] | None = None
     hard_negatives: tuple[tuple[int, ...], ...] | None = None
-    sources: tuple[tuple[int, ...], ...] | None = None
+    sources: tuple[Mapping[int, tuple[int, ...]], ...] | None = None
     scores: tuple[Mapping[int, float], ...] | None = None
     grades: tuple[Mapping[int, int], ...] | None = None
     excluded: tuple[tuple[int, ...], ...] | None = None
@@ -163,10 +163,24 @@ class RetrievalSet:
             candidate_ids=tuple(self.candidate_ids[candidate] for candidate in pool),
             qrels=renumbered(self.qrels),
             hard_negatives=renumbered(self.hard_negatives),
+            sources=rekeyed(self.sources),
             scores=rekeyed(self.scores),
             grades=rekeyed(self.grades),
             excluded=renumbered(self.excluded),
         )
+
+    def of_first_source(self) -> "RetrievalSet":
+        """Returns the first of the mixed sets, or this set if none were mixed."""
+        if (sources := self.sources) is None:
+            return self
+
+        def kept(column):
+            rows = zip(column, sources, strict=True)
+            return tuple(tuple(candidate for candidate in row if 0 in known[candidate]) for row, known in rows)
+
+        right, wrong = kept(self.qrels), self.hard_negatives and kept(self.hard_negatives)
+        first = dataclasses.replace(self, qrels=right, hard_negatives=wrong, sources=None)
+        return first.subset([row for row, listed in enumerate(right) if listed])
 
     def with_prompts(self, question: str, answer: str) -> "RetrievalSet":
         """Returns the set with strings prepended to all questions and to all candidates."""
@@ -225,7 +239,7 @@ class RetrievalSet:
         index = np.asarray(self.pairs, np.int32).reshape(-1, 2)
         sizes: tuple[int, ...] = ()
         if self.sources is not None:
-            rows = [(source, row) for row, (question, _) in enumerate(index) for source in self.sources[question]]
+            rows = [(source, row) for row, (q, c) in enumerate(self.pairs) for source in self.sources[q][c]]
             sources, order = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
             index, sizes = index[order], tuple(np.bincount(sources).tolist())
         none = ((),) * len(self.questions)
