@@ -30,8 +30,8 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
     """Context that yields a temporary file, which atomically replaces `path` unless the block raises an error.
 
     Args:
-      path: file to write; missing folders are created. Of a symbolic link the target is replaced. A device or pipe is
-        not replaced, but written to directly.
+      path: file to write; missing folders are created. A device, a pipe, and what is in /dev, such as a link to
+        standard output, is not replaced, but written to directly.
       mode: `w` (UTF-8) or `wb`.
 
     Raises:
@@ -40,14 +40,14 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
     path = pathlib.Path(path)
     if path.is_dir():
         raise EndxError(f"can't write {path}: it is a folder; name a file")
-    target, temporary = pathlib.Path(os.path.realpath(path)), None
+    temporary = None
     try:
         with reporting_full_disk(path):
-            if path.exists() and not path.is_file():
+            if path.exists() and (not path.is_file() or path.parent == pathlib.Path("/dev")):
                 handle = os.open(path, os.O_WRONLY)
             else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as failure:
         raise EndxError(f"can't write {path}: {failure.strerror or failure}") from None
     try:
@@ -56,7 +56,7 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
                 yield stream
             if temporary:
                 os.chmod(temporary, 0o644)
-                os.replace(temporary, target)
+                os.replace(temporary, path)
     except BaseException:
         if temporary:
             pathlib.Path(temporary).unlink(missing_ok=True)
