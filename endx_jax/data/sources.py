@@ -175,6 +175,20 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
     return dataclasses.replace(mixed, sources=sources)
 
 
+def first_of_mixed(records: RetrievalSet) -> RetrievalSet:
+    """Returns the first of the sets that `mix` merged, or the set itself if none were mixed."""
+    if (sources := records.sources) is None:
+        return records
+
+    def kept(column):
+        rows = zip(column, sources, strict=True)
+        return tuple(tuple(candidate for candidate in row if 0 in known[candidate]) for row, known in rows)
+
+    right, wrong = kept(records.qrels), records.hard_negatives and kept(records.hard_negatives)
+    first = dataclasses.replace(records, qrels=right, hard_negatives=wrong, sources=None)
+    return first.subset([row for row, listed in enumerate(right) if listed])
+
+
 def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:
     """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
     share = settings.validation_fraction

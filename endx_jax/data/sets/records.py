@@ -169,19 +169,6 @@ class RetrievalSet:
             excluded=renumbered(self.excluded),
         )
 
-    def of_first_source(self) -> "RetrievalSet":
-        """Returns the first of the mixed sets, or this set if none were mixed."""
-        if (sources := self.sources) is None:
-            return self
-
-        def kept(column):
-            rows = zip(column, sources, strict=True)
-            return tuple(tuple(candidate for candidate in row if 0 in known[candidate]) for row, known in rows)
-
-        right, wrong = kept(self.qrels), self.hard_negatives and kept(self.hard_negatives)
-        first = dataclasses.replace(self, qrels=right, hard_negatives=wrong, sources=None)
-        return first.subset([row for row, listed in enumerate(right) if listed])
-
     def with_prompts(self, question: str, answer: str) -> "RetrievalSet":
         """Returns the set with strings prepended to all questions and to all candidates."""
         if not (question or answer):

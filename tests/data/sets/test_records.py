@@ -1,7 +1,7 @@
 import dataclasses
 
 from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
-from endx_jax.data.sources import mix
+from endx_jax.data.sources import first_of_mixed, mix
 
 
 def test_a_set_is_shown_in_a_line_and_a_question_s_own_text_is_ranked_if_it_is_right():
@@ -38,7 +38,7 @@ def test_equal_texts_are_one_with_everything_that_is_right_for_them():
     assert (mixed.hard_negatives, mixed.question_ids) == (((), (0,), ()), ("q0", "q1", "1:q0"))
     assert (mixed.candidate_ids, mixed.groups) == (("d0", "d1", "1:d0"), ("A", "A", "question 1:q0"))
     assert mixed.subset([2, 0]).sources == ({0: (1,)}, {0: (1,), 1: (0,), 2: (1,)})
-    assert mixed.of_first_source() == dataclasses.replace(FIRST, hard_negatives=((), (0,)))
+    assert first_of_mixed(mixed) == dataclasses.replace(FIRST, hard_negatives=((), (0,)))
 
 
 def test_of_scores_the_first_and_of_grades_the_highest_is_kept():
