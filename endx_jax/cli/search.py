@@ -172,7 +172,8 @@ def _with_ids(index: "Index", documents: Iterable["Document"], deleted: Sequence
     for document in documents:
         if document.numbered:
             ids = ids or {hash(old.text): old.id for _, old in index.snapshot if old.id not in deleted}
-            old = index.get(ids.get(hash(document.text), ""))
+            known = ids.get(hash(document.text))
+            old = None if known is None else index.get(known)
             if old is None or old.text != document.text:
                 letters = document.id.rstrip("0123456789")
                 names = (f"{letters}{number}" for number in numbers)

@@ -112,12 +112,12 @@ def card_text(subject: Subject, kind: str) -> str:
     """Returns the model card of a model in the format `kind`, of `USAGE`."""
     workdir = subject.workdir
     library = "jax" if kind == STABLEHLO else kind  # `library_name` on the hub
-    settings = read_config(workdir) if workdir else None
+    settings, system = (read_config(workdir), saved_system(workdir)) if workdir else (None, "")
     results = read_results(workdir / RESULTS) if workdir and (workdir / RESULTS).is_file() else []
     parts = [
-        _front_matter(subject, library, settings, results),
+        _front_matter(subject, library, settings, [row for row in results if row["system"] == system][:1]),
         f"# {subject.name}\n",
-        _about(subject),
+        _about(subject, system),
         f"## Usage\n\n{USAGE[kind].replace(*RENAMED) if subject.by_token else USAGE[kind]}",
     ]
     if workdir and settings:
@@ -147,10 +147,9 @@ def write_run_card(workdir: pathlib.Path) -> None:
 
 
 def _front_matter(subject: Subject, library: str, settings: Settings | None, results: Sequence[dict]) -> str:
-    """Returns the metadata that the hub reads, with the measures of the model."""
+    """Returns the metadata that the hub reads, with the measures in `results`, which are the model's."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    system = saved_system(subject.workdir) if subject.workdir else ""
     tags = ["sentence-similarity", "feature-extraction", "late-interaction" if subject.by_token else "dense"]
     measured = [
         EvalResult(
@@ -161,7 +160,7 @@ def _front_matter(subject: Subject, library: str, settings: Settings | None, res
             metric_type=name,
             metric_value=row["metrics"][name],
         )
-        for row in [row for row in results if row["system"] == system][:1]
+        for row in results
         for name in COLUMNS
         if name in row["metrics"]
     ]
@@ -176,7 +175,7 @@ def _front_matter(subject: Subject, library: str, settings: Settings | None, res
     return f"---\n{data.to_yaml()}\n---\n"
 
 
-def _about(subject: Subject) -> str:
+def _about(subject: Subject, system: str) -> str:
     """Describes towers, width, similarity, lengths and prompts."""
     what = (
         "One tower encodes questions and answers"
@@ -187,7 +186,7 @@ def _about(subject: Subject) -> str:
         compared = " of unit norm, so that inner products are cosines"
     else:
         compared = f" without normalization, compared by {'cosine' if subject.cosine else 'inner product'}"
-    if subject.workdir and saved_system(subject.workdir) == UNTRAINED:
+    if system == UNTRAINED:
         made = "It is the model before training with endx_jax, since search was better by it in validation."
     elif subject.workdir:
         made = "Trained with endx_jax."
