@@ -124,7 +124,7 @@ class AppendOnlyFile:
 
 
 def check_replaceable(folder: pathlib.Path) -> None:
-    """Raises EndxError for a path such as `.`, which does not end with the name of its folder."""
+    """Raises EndxError if the path of a folder does not end with the folder's name, such as `.`."""
     if folder.name in ("", ".."):
         raise EndxError(f"can't replace the folder {folder} as a whole: name a folder in it, such as {folder / 'out'}")
 

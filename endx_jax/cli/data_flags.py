@@ -10,7 +10,7 @@ from endx_jax.settings import require
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags, without defaults, of those settings of `data` that control how rows are read."""
+    """Adds flags for the settings of `data` that control how rows are read; the flags have no defaults."""
     from endx_jax.data.settings import DataSettings
 
     options: dict[str, dict[str, Any]] = {

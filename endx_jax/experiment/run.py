@@ -393,7 +393,7 @@ def _report(
 
 
 def _evaluated(run: Run) -> dict[str, str]:
-    """Returns the SHA-256 of each set that a run ranks, by its name."""
+    """Returns the SHA-256 of each set that a run ranks, by name of the set."""
     return {"test": run.data.test.sha256} | {f"set {name}": records.sha256 for name, records in run.sets.items()}
 
 

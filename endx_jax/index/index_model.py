@@ -78,7 +78,7 @@ class IndexModel:
     """
 
     def __init__(self, index: Index, model: EmbeddingModel | str | os.PathLike | None = None):
-        """Stores the arguments, which are those of `open_index`; a model is loaded, and checked, on first use."""
+        """Stores an index and its model, given as to `open_index`; the model is loaded and checked on first use."""
         self._given: EmbeddingModel | None = None
         if isinstance(model, EmbeddingModel):
             self._given, model = model, model.name

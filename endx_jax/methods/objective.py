@@ -139,7 +139,7 @@ class Objective:
 
 
 def known_ids(batch: Batch) -> dict[str, Array]:
-    """Returns the ids of pairs that identify false negatives, by the losses' argument names."""
+    """Returns the ids of questions and answers that identify false negatives, by argument name of the losses."""
     return {name: getattr(batch, name) for name in ("question_id", "answer_id", "positive_ids")}
 
 

@@ -131,7 +131,7 @@ def parameter_paths(params) -> dict[str, Any]:
 
 
 def batch_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
-    """Returns the sharding of arrays of a batch: `axis`, that of the pairs, is split over `data` and `fsdp`."""
+    """Returns the sharding of a batch's arrays, whose `axis` of pairs is split over `data` and `fsdp`."""
     return NamedSharding(mesh, PartitionSpec(*[None] * axis, BATCH_AXES))
 
 

@@ -31,13 +31,14 @@ WIDER = {"iso-8859-1": "cp1252", "us-ascii": "cp1252", "gb2312": "gb18030", "gbk
 INLINE = re.compile("a|abbr|b|cite|code|em|font|i|kbd|mark|q|s|small|span|strong|sub|sup|u|var")
 CELLS = ("td", "th")
 HEADINGS = {"title": "# ", **{f"h{level}": "#" * level + " " for level in range(1, 7)}}
-# Front matter of Markdown in YAML or TOML, whose first line is a field; other text between lines of `---` has further
-# lines. One of its fields, and the fields that are titles, the first of them first.
+# A line of front matter in YAML or TOML. Text between lines of `---` that has other lines is part of the document.
 FRONT_LINE = (
-    r"""(?>[\w.-]+[ \t]*=[ \t]*(?P<quote>"{3}|'{3})(?s:.*?)(?P=quote).*\n"""
-    r"""|["']?\w[\w.-]*+(?:[ ][\w.-]++)?["']?[ \t]*(?:=|:(?=\s)).*\n"""
-    r"""|[ \t]*\n|(?:[ \t]+\S|[#\]}-]).*\n|\[.*\][ \t]*\n)"""
+    r"""(?>[\w.-]+[ \t]*=[ \t]*(?P<quote>"{3}|'{3})(?s:.*?)(?P=quote).*\n"""  # field of TOML with a text of many lines
+    r"""|["']?\w[\w.-]*+(?:[ ][\w.-]++)?["']?[ \t]*(?:=|:(?=\s)).*\n"""  # other field, named by one or two words
+    r"""|[ \t]*\n|(?:[ \t]+\S|[#\]}-]).*\n"""  # blank or indented line, comment, item, or end of a list or table
+    r"""|\[.*\][ \t]*\n)"""  # name of a table of TOML
 )
+# Front matter, whose first line is a field, one of its fields, and the fields that are titles, the first of them first.
 FRONT_MATTER = re.compile(
     rf"""\s*(---|\+\+\+)[ \t]*\n(?P<fields>(?:[ \t]*\n|#.*\n)*(?:(?=[\w"']){FRONT_LINE}*?)?)"""
     r"(?:\1|\.\.\.)[ \t]*(?:\n|\Z)"

@@ -111,9 +111,10 @@ def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) 
                 continue
             header = [name.strip() for name in fields]
             check(header, where)
-            if len({*filter(None, header)}) < len([*filter(None, header)]):
-                names = json_files.format_names(header)
-                raise EndxError(f"{where}: two columns have the same name among {names}; rename one of them")
+            names = [*filter(None, header)]
+            if len({*names}) < len(names):
+                among = json_files.format_names(header)
+                raise EndxError(f"{where}: two columns have the same name among {among}; rename one of them")
             continue
         with invalid.row():
             if len(fields) != len(header):

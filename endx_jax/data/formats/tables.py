@@ -278,7 +278,7 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
 
 
 def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
-    """Yields the distinct answers of pairs with the questions for which they are right, perhaps none."""
+    """Yields each distinct answer of pairs as a document whose known questions are those that it answers, if any."""
     merged: dict[str, tuple[str, Document, dict[str, None]]] = {}
     pairs, other = table.pairs, 0
     for _, where, row in pairs.labelled(rows):
