@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import common
 import numpy as np
@@ -59,29 +59,30 @@ def make_index(options: argparse.Namespace, path: pathlib.Path) -> None:
 
 
 class Server:
-    """Server in a separate process.
+    """Server in a separate process, with other variables of its environment if they are given.
 
     Attributes:
       port: its port, a free one of this machine.
     """
 
-    def __init__(self, *command: str):
+    def __init__(self, *command: str, environment: Mapping[str, str] | None = None):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self._process = subprocess.Popen([sys.executable, *command, f"--port={self.port}"], stdout=subprocess.DEVNULL)
+        whole = [sys.executable, *command, f"--port={self.port}"]
+        self._started = time.perf_counter()
+        self._process = subprocess.Popen(whole, stdout=subprocess.DEVNULL, env=environment)
 
     def wait(self) -> float:
-        """Waits until the server is ready; returns the seconds."""
-        start = time.perf_counter()
-        while time.perf_counter() - start < PATIENCE:
+        """Waits until the server is ready; returns the seconds since its process began."""
+        while time.perf_counter() - self._started < PATIENCE:
             if self._process.poll() is not None:
                 raise SystemExit(f"a server ended with status {self._process.returncode} before it was ready")
             with contextlib.suppress(OSError), contextlib.closing(self._connection()) as connection:
                 connection.request("GET", "/readyz")
                 if connection.getresponse().status == 200:
-                    return time.perf_counter() - start
-            time.sleep(0.2)
+                    return time.perf_counter() - self._started
+            time.sleep(0.02)
         raise SystemExit(f"a server was not ready after {PATIENCE} seconds")
 
     def search(self, body: bytes) -> list[dict]:

@@ -62,7 +62,7 @@ def download(
 
 
 def local_path(path: str) -> str:
-    """Returns the local path of data at `path`, which is copied first if it is on the hub or in a bucket.
+    """Returns the local path of data at `path`, which is copied first if it is on the hub or in a bucket; expands `~/`.
 
     Args:
       path: local path, `hf://datasets/OWNER/NAME[@REVISION][/PATH]`, `gs://BUCKET/PATH` or `s3://BUCKET/PATH`.
@@ -72,6 +72,8 @@ def local_path(path: str) -> str:
     """
     if url_of(path):
         return str(local_copy(path))  # which looks for changes each time
+    if path.startswith("~/"):
+        return str(expanded(path))
     return dataset_path(path) if path.startswith(DATA) else path
 
 

@@ -17,7 +17,7 @@ def test_functions_take_paths_as_texts_as_path_objects_and_below_home(tiny_bert,
     for kind in (str, pathlib.Path, below_home):
         folder = tmp_path / kind.__name__
         folder.mkdir()
-        model, data = kind(tiny_bert), str(pairs_csv) if kind is below_home else kind(pairs_csv)
+        model, data = kind(tiny_bert), kind(pairs_csv)
         index, ranked, mined, by_model = (kind(folder / name) for name in ("index", "ranked", "mined", "by-model"))
         encode_corpus(model, data, index)
         results = endx_jax.evaluate(model, data, output=ranked)
