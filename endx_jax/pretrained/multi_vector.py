@@ -10,6 +10,8 @@ from endx_jax.models.token_embeddings import UNPOOLED, TokenPooling, TokenSettin
 
 # Kinds of models in the file that states their use.
 KIND, PYLATE = "MultiVectorEncoder", "ColBERT"
+# Names of their similarity, the default first. PyLate 1.0 wrote that of sentence-transformers, and used MaxSim.
+SIMILARITIES = {KIND: ("maxsim", "MaxSim", None), PYLATE: ("MaxSim", "maxsim", "cosine", None)}
 POOLING = "HierarchicalTokenPooling"
 ORDER = ("Transformer", "Dense", "MultiVectorMask", "Normalize", POOLING)
 OVER_TOKENS = ("token_embeddings",)
@@ -24,9 +26,12 @@ EXPANSION = {"strategy": ("fixed", "min"), "attend": (False, True), "token": (No
 
 
 def late_kind(usage: dict) -> str | None:
-    """Returns the kind of late interaction that a model's usage file names; None for other models."""
-    kind = usage.get("model_type")
-    return kind if kind in (KIND, PYLATE) else None
+    """Returns the kind of late interaction that a model's usage file states; None for other models.
+
+    PyLate on sentence-transformers before version 5 wrote its prefixes without a kind.
+    """
+    kind = usage.get("model_type", PYLATE if usage.keys() >= {*PREFIXES.values()} else None)
+    return kind if kind in [*SIMILARITIES] else None
 
 
 def read_tokens(

@@ -193,7 +193,7 @@ def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage
     contents = json_files.read_optional(file)
     late, names = multi_vector.late_kind(contents), ("cosine", "dot", None)
     if late and kind == "SentenceTransformer":
-        kind, names = late, ("maxsim", "MaxSim", None)
+        kind, names = late, multi_vector.SIMILARITIES[late]
     keys = f"{USAGE} {multi_vector.PYLATE_KEYS}" if kind == multi_vector.PYLATE else USAGE
     only = {"model_type": (kind,), "similarity_fn_name": names}
     check_keys(contents, file, only, keys, ignored_by="sentence-transformers")

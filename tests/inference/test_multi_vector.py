@@ -47,8 +47,12 @@ def test_a_document_without_tokens_scores_nothing():
     assert score(np.array([[0, 0]])).tolist() == [0]
 
 
-def test_a_folder_of_pylate_gives_its_embeddings_and_scores(tmp_path):
-    model = endx_jax.load(str(write_pylate(tmp_path)))
+OLD = {"model_type": None, "do_query_expansion": None, "similarity_fn_name": "cosine"}
+
+
+@pytest.mark.parametrize("usage", [{}, OLD], ids=["1.6", "1.0"])
+def test_a_folder_of_pylate_gives_its_embeddings_and_scores(usage, tmp_path):
+    model = endx_jax.load(str(write_pylate(tmp_path, **usage)))
     # By PyLate 1.6.0: encode, and rank.rerank of one document at a time, since it scores padding as 0.
     stored = np.load(pathlib.Path(__file__).with_name("pylate.npz"))
     questions, documents = model.encode_query(TEXTS), model.encode_document(TEXTS)

@@ -41,14 +41,18 @@ def write_multi_vector(folder, *, modules=NATIVE, dense=None, mask=None, transfo
 
 
 def write_pylate(folder, **usage):
-    """Writes a folder of PyLate 1.6, whose prefixes are tokens that a lower-casing normalizer would change."""
+    """Writes a folder of PyLate 1.6, whose prefixes are tokens that a lower-casing normalizer would change.
+
+    `usage` overrides keys of the file that states the model's use; None removes one.
+    """
     modules = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
     about = {"model_type": "ColBERT", "prompts": {"query": "", "document": ""}, "similarity_fn_name": "MaxSim"}
     about |= {"query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 12, "document_length": 20}
     about |= {"attend_to_expansion_tokens": False, "skiplist_words": [".", "?"], "do_query_expansion": True}
+    about = {name: value for name, value in (about | usage).items() if value is not None}
     words = len(vocabulary())
     own = {"max_seq_length": 64, "do_lower_case": False}
-    _write(folder, modules, about | usage, {"use_residual": False}, own, vocab_size=words + 2)
+    _write(folder, modules, about, {"use_residual": False}, own, vocab_size=words + 2)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False) | {"normalized": True}
     prefixes = [{"id": words + n, "content": prefix} | flags for n, prefix in enumerate(("[Q] ", "[D] "))]
