@@ -2,8 +2,10 @@
 
 import pathlib
 
-from endx_jax.methods.pair.cross_encoder import load_cross_encoder
-from endx_jax.methods.pair.reranker import load_reranker
+from endx_jax.errors import EndxError
+from endx_jax.methods.pair.cross_encoder import CLASSIFIERS, load_cross_encoder
+from endx_jax.methods.pair.reranker import KINDS, load_reranker
+from endx_jax.pretrained.sentence_transformers import scores_pairs
 from endx_jax.ranking.rerank import PairScorerFactory
 
 
@@ -13,4 +15,10 @@ def load_foreign_scorer(folder: pathlib.Path) -> PairScorerFactory | None:
     Raises:
       EndxError: the folder holds one that is not supported, or a file is missing or damaged.
     """
-    return load_cross_encoder(folder) or load_reranker(folder)
+    scorer = load_cross_encoder(folder) or load_reranker(folder)
+    if scorer is None and scores_pairs(folder):
+        raise EndxError(
+            f"{folder} holds a reranker of a kind that is not supported; supported are "
+            f"{', '.join(form.kind for form in CLASSIFIERS.values())}, and {', '.join(KINDS)} with a LogitScore"
+        )
+    return scorer

@@ -158,6 +158,9 @@ def test_a_cross_encoder_is_no_embedding_model(tmp_path):
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
     check_refusal(lambda: endx_jax.load(folder), "pass it to --rerank")
     check_refusal(lambda: load_pair_scorer(folder), "modules.json", "a cross-encoder may have no modules")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["RobertaModel"]}))
+    check_refusal(lambda: load_pair_scorer(folder), "reranker", "not supported", "RobertaForSequenceClassification")
     (folder / "config_sentence_transformers.json").unlink()
     check_refusal(lambda: load_pair_scorer(folder), "is a pretrained model")
 
