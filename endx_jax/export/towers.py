@@ -24,8 +24,6 @@ from endx_jax.pretrained.stored import write_file
 from endx_jax.pretrained.weights import SINGLE_FILE, paths, to_theirs
 from endx_jax.settings import require
 
-GROUPS_OF_ENCODER = ("token_embedder", "encoder")
-
 
 def plain(model: EmbeddingModel) -> EmbeddingModel:
     """Returns a model to export: with float32 towers and parameters, and the last part of its name.
@@ -56,17 +54,9 @@ def plain(model: EmbeddingModel) -> EmbeddingModel:
 
 
 def one_tower(model: EmbeddingModel) -> bool:
-    """Returns true if both sides share encoder, pooling and projection."""
-    towers = model.encoder.model
-    shared = projection(model, "question") is projection(model, "answer")
-    return shared and towers.question.pooling == towers.answer.pooling and shared_encoder(model)
-
-
-def shared_encoder(model: EmbeddingModel) -> bool:
-    """Returns true if both sides share token table, encoder and tokenizer."""
-    separate = any(group in model.params.get(side, {}) for side in SIDES for group in GROUPS_OF_ENCODER)
+    """Returns true if both sides have one tower and tokenizer."""
     question, answer = (model.encoder.processors[side].tokenizer for side in SIDES)
-    return not separate and question.same_ids(answer)
+    return model.encoder.model.has_one_tower(model.params) and question.same_ids(answer)
 
 
 def projection(model: EmbeddingModel, side: str) -> dict[str, np.ndarray] | None:

@@ -23,7 +23,7 @@ from endx_jax.settings import require
 
 EncodedTexts = np.ndarray | jax.Array | Quantized | list
 
-PARAMETERS, PROMPTS = "parameters", "prompts"
+PROMPTS = "prompts"
 
 
 class EncodeOptions(TypedDict, total=False):
@@ -126,7 +126,7 @@ class EmbeddingModel:
 
     def __repr__(self) -> str:
         count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
-        towers = "two towers" if PARAMETERS in self._differences() else "one tower"
+        towers = "one tower" if self.encoder.model.has_one_tower(self.params) else "two towers"
         tower = self.encoder.model.question
         pooling = getattr(tower.pooling, "__name__", type(tower.pooling).__name__)
         made = [f"{towers} of {type(tower.encoder).__name__}", f"{pooling} pooling"]
@@ -320,9 +320,8 @@ class EmbeddingModel:
     def _differences(self) -> list[str]:
         """Returns the differences of the sides that affect every embedding, such as `tokenizers`."""
         question, answer = (self.encoder.processors[side] for side in SIDES)
-        towers = self.encoder.model
         differ = {
-            PARAMETERS: towers.question != towers.answer or bool(set(self.params) - {"shared"}),
+            "parameters": not self.encoder.model.is_siamese(self.params),
             "tokenizers": not question.tokenizer.same_ids(answer.tokenizer),
             PROMPTS: question.prompt != answer.prompt,
         }

@@ -81,9 +81,14 @@ class DualEncoder:
         """Returns the parameters of one side's tower, by group."""
         return params.get("shared", {}) | params.get(side, {})
 
+    def has_one_tower(self, params: dict) -> bool:
+        """Returns true if both sides have the same tower and parameters, for the same tokens or others."""
+        question, answer = (self.tower(side).clone(tokens=None) for side in SIDES)
+        return question == answer and not params.keys() & {*SIDES}
+
     def is_siamese(self, params: dict) -> bool:
-        """Returns true if both sides have the same tower with the same parameters."""
-        return self.question == self.answer and not params.keys() & {*SIDES}
+        """Returns true if both sides have the same tower and parameters, for the same tokens."""
+        return self.question.tokens == self.answer.tokens and self.has_one_tower(params)
 
     @property
     def by_token(self) -> bool:

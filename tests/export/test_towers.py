@@ -6,7 +6,7 @@ import numpy as np
 
 import endx_jax
 from endx_jax.export.run import export
-from endx_jax.export.towers import plain, projection, shared_encoder
+from endx_jax.export.towers import one_tower, plain, projection
 from endx_jax.models import SIDES
 
 
@@ -22,7 +22,7 @@ def test_half_precision_towers_become_plain_ones(models):
 
 def test_shared_parts_and_widths_of_towers(models):
     exported = {name: plain(models[name]) for name in ("sde", "ade", "ade_ste", "ade_spl", "gru")}
-    assert [name for name, model in exported.items() if shared_encoder(model)] == ["sde"]
+    assert [name for name, model in exported.items() if one_tower(model)] == ["sde"]
     widths = {name: model.width for name, model in exported.items()}
     assert widths == {"sde": 8, "ade": 8, "ade_ste": 32, "ade_spl": 8, "gru": 8}
     spl, ade = ([projection(exported[name], side) for side in SIDES] for name in ("ade_spl", "ade"))

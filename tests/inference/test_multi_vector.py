@@ -21,6 +21,7 @@ def test_questions_are_expanded_and_listed_tokens_of_documents_skipped(strategy,
         tmp_path, transformer={"query_expansion": FIXED | {"strategy": strategy}}, mask={"skiplist_words": [".", "cat"]}
     )
     model = endx_jax.load(str(folder))
+    assert "one tower" in repr(model)
     assert [len(each) for each in model.encode_query(TEXTS)] == lengths
     document = model.encode_document(TEXTS[0])
     np.testing.assert_allclose(np.linalg.norm(document, axis=1), 1, rtol=1e-6)

@@ -121,4 +121,5 @@ def test_heads_leave_as_programs_alone(first_stage, tmp_path, capsys, kind, work
     texts = ["where is the cat", ""]
     found = runpy.run_path(str(output / "encode.py"))["encode"]("question", texts)
     assert found.shape == (2, WIDTH)
+    assert "A question tower and an answer tower" in (output / "README.md").read_text()
     np.testing.assert_allclose(found, endx_jax.load(first_stage).encode_query(texts), atol=2e-6)
