@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -18,13 +19,7 @@ from endx_jax.pretrained import multi_vector
 from endx_jax.pretrained.module_list import MODULES, Module, read_list, read_modules
 from endx_jax.pretrained.weights import read_tensors, to_ours
 
-# Names of poolings in sentence-transformers' older and newer notation, mapped to ours.
-POOLING_FLAGS = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "first",
-    "pooling_mode_lasttoken": "last",
-    "pooling_mode_weightedmean_tokens": "weighted_mean",
-}
+# Names of poolings in sentence-transformers, mapped to ours.
 POOLING_MODES = {"mean": "mean", "cls": "first", "lasttoken": "last", "weightedmean": "weighted_mean"}
 
 ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
@@ -307,13 +302,13 @@ def _pooling(file: pathlib.Path) -> str:
     if "pooling_mode" in config:
         modes = config["pooling_mode"]
         given = [modes] if isinstance(modes, str) else json_files.as_list(modes, f"{file}: 'pooling_mode'")
-        names = POOLING_MODES
-    else:
-        given = [flag for flag, on in config.items() if flag.startswith("pooling_mode_") and on]
-        names = POOLING_FLAGS
-    if len(given) != 1 or given[0] not in [*names]:
-        raise EndxError(f"{file}: pooling {json_files.shown(given)} is not supported; choose one of {', '.join(names)}")
-    return names[given[0]]
+    else:  # in the older notation, with flags such as pooling_mode_mean_tokens
+        flags = [flag for flag, on in config.items() if flag.startswith("pooling_mode_") and on]
+        given = [re.sub("^pooling_mode_|_tokens?$", "", flag) for flag in flags]
+    if len(given) != 1 or given[0] not in [*POOLING_MODES]:
+        valid = ", ".join(POOLING_MODES)
+        raise EndxError(f"{file}: pooling {json_files.shown(given)} is not supported; choose one of {valid}")
+    return POOLING_MODES[given[0]]
 
 
 def _dense(before: Dense | None, folder: pathlib.Path, only: Mapping[str, Sequence]) -> Dense:

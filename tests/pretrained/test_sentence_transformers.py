@@ -50,6 +50,8 @@ LOWER = {"max_seq_length": 32, "query_length": 16, "document_length": 48, "do_lo
     [
         (pooling(FLAGS), {"pooling": "mean", "normalize": True, "max_length": None}),
         (pooling(OF_CLS) | {"modules.json": NEW[:2]}, {"pooling": "first", "normalize": False}),
+        (pooling({"pooling_mode_lasttoken": True}), {"pooling": "last"}),
+        (pooling({"pooling_mode_weightedmean_tokens": True}), {"pooling": "weighted_mean"}),
         *(
             (pooling({"pooling_mode": mode, "include_prompt": True}), {"pooling": ours})
             for mode, ours in POOLING_MODES.items()
