@@ -10,39 +10,50 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, int_key
+from endx_jax.models.config_keys import MOST_TOKENS, HuggingFaceConfig, float_key, int_key
 from endx_jax.models.layout import Layout
 
 Array = jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
-class StaticConfig(HuggingFaceConfig):
-    """Config of static token vectors, the format that `pretrained.static` writes.
+class TokensConfig(HuggingFaceConfig):
+    """Token and dropout settings in a `config.json` of any architecture.
 
     Attributes:
-      vocab_size: vocabulary size V.
-      width: width D of the vectors (`hidden_size`).
-      pad_id: id of the padding token (`pad_token_id`).
+      vocab_size: number of rows V of the token table.
+      width: number of columns D of the token table.
+      positions: maximum input length in tokens; None if not stated.
+      dropout: dropout rate of hidden layers; 0.1 if not stated.
+      attention_dropout: dropout rate of attention weights; 0.1 if not stated.
       initializer_range: standard deviation of new token vectors.
-
-    The other attributes are those of a `TransformerConfig` without layers.
+      pad_id: id of the padding token.
     """
 
     vocab_size: int = int_key("vocab_size", most=MOST_TOKENS)
-    width: int = int_key("hidden_size")
-    pad_id: int = int_key("pad_token_id", default=0, least=0, most=MOST_TOKENS)
-    layers: int = 0
-    shared_layers: bool = False
-    positions: int | None = None
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
+    width: int = int_key("embedding_size", "hidden_size", "d_model", "n_embd", "dim")
+    positions: int | None = int_key("max_position_embeddings", "n_positions", default=None)
+    dropout: float = float_key("hidden_dropout_prob", "dropout_rate", "resid_pdrop", "dropout", default=0.1)
+    attention_dropout: float = float_key(
+        "attention_probs_dropout_prob", "dropout_rate", "attn_pdrop", "attention_dropout", default=0.1
+    )
     initializer_range: float = 0.02
+    pad_id: int = int_key("pad_token_id", default=0, least=-1, most=MOST_TOKENS)
 
     @property
     def table_width(self) -> int:
         """Columns of the token table."""
         return self.width
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticConfig(TokensConfig):
+    """Config of static token vectors, the format that `pretrained.static` writes: of an encoder without layers."""
+
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    layers: int = 0
+    shared_layers: bool = False
 
 
 class NoEncoder(nn.Module):

@@ -190,7 +190,7 @@ def encoder_config(settings: ModelSettings, source: PretrainedEncoder) -> Encode
             tokens = dataclasses.replace(tokens, lora=settings.lora)
         return dataclasses.replace(tokens, dropout=settings.dropout, attention_dropout=settings.attention_dropout)
     if settings.encoder == NO_ENCODER:
-        return StaticConfig(tokens.vocab_size, tokens.width, tokens.pad_id)
+        return StaticConfig(tokens.vocab_size, tokens.width, pad_id=tokens.pad_id)
     new = settings.new_encoder
     if settings.encoder in CELLS:
         return RecurrentConfig(

@@ -6,7 +6,7 @@ from tiny_bert import POSITIONS, WIDTH, vocabulary, write_tiny_bert
 from tiny_modules import write_files
 
 from endx_jax import pretrained
-from endx_jax.pretrained.token_embeddings import TokensConfig
+from endx_jax.models.static import TokensConfig
 
 TABLE = np.arange(8.0, dtype=np.float32).reshape(4, 2)
 
