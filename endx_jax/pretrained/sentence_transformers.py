@@ -17,7 +17,7 @@ from endx_jax.models.dual_encoder import TASKS
 from endx_jax.models.token_embeddings import TOKENS, UNPOOLED, TokenPooling, TokenSettings
 from endx_jax.pretrained import multi_vector
 from endx_jax.pretrained.module_list import MODULES, Module, read_list, read_modules
-from endx_jax.pretrained.weights import read_tensors, to_ours
+from endx_jax.pretrained.weights import open_tensors, to_ours
 
 # Names of poolings in sentence-transformers, mapped to ours.
 POOLING_MODES = {"mean": "mean", "cls": "first", "lasttoken": "last", "weightedmean": "weighted_mean"}
@@ -94,8 +94,8 @@ class Dense:
         rules = [TensorRule("linear.weight", ("kernel",), transpose=True)]
         rules += [TensorRule("linear.bias", ("bias",))] * self.bias
         shapes = {"kernel": (self.before.width if self.before else pooled_width, self.width), "bias": (self.width,)}
-        tensors = read_tensors(self.folder)
-        own = to_ours(tensors, rules, shapes, where=self.folder)
+        tensors = open_tensors(self.folder)
+        own = {name: np.asarray(part) for name, part in to_ours(tensors, rules, shapes, where=self.folder).items()}
         if unknown := {*tensors} - {rule.theirs for rule in rules}:
             raise EndxError(f"{self.folder}: the weights have a tensor {min(unknown)!r}, which a Dense does not have")
         params = own | {name: np.matmul(part, own["kernel"]) for name, part in before.items()}

@@ -21,8 +21,8 @@ from endx_jax.files import expanded, staging_folder, state_of, write_text
 from endx_jax.models.config_keys import check_keys
 from endx_jax.pretrained.module_list import MODULES, read_list
 from endx_jax.pretrained.sentence_transformers import USAGE_FILE
-from endx_jax.pretrained.stored import open_file
-from endx_jax.pretrained.weights import SINGLE_FILE, read_tensors
+from endx_jax.pretrained.stored import open_file, write_file
+from endx_jax.pretrained.weights import SINGLE_FILE, open_tensors
 
 if TYPE_CHECKING:
     import tokenizers
@@ -143,7 +143,8 @@ def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, normalize: bool, 
     """Writes a pretrained folder of the token table in the folder `weights`; its tokenizer adds no special tokens."""
     import tokenizers
 
-    tensors, tokenizer_file = read_tensors(weights), weights / "tokenizer.json"
+    tensors = {name: np.asarray(tensor) for name, tensor in open_tensors(weights).items()}
+    tokenizer_file = weights / "tokenizer.json"
     name = next((name for name in TABLES if name in tensors), None)
     if name is None or tensors[name].ndim != 2:
         raise EndxError(f"{weights} has no token table: it has no tensor {' or '.join(TABLES)}")
@@ -182,8 +183,6 @@ def _write(
     after: Sequence[str] = (),
 ) -> None:
     """Writes a pretrained folder; `after` has the modules after the pooling."""
-    from safetensors.numpy import save_file
-
     sizes = {"vocab_size": len(table), "hidden_size": table.shape[1], "pad_token_id": pad_id}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     for name, contents in (("config.json", {"model_type": "static", **sizes}), ("tokenizer_config.json", about)):
@@ -193,7 +192,7 @@ def _write(
     listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
     write_text(folder / MODULES, json.dumps(listed))
     write_text(folder / "1_Pooling" / "config.json", json.dumps({"pooling_mode": "mean"}))
-    save_file({"embedding.weight": table}, folder / SINGLE_FILE)
+    write_file(folder / SINGLE_FILE, {"embedding.weight": table.shape}, [table])
 
 
 def _token_vectors(folder: pathlib.Path) -> pathlib.Path | None:

@@ -42,11 +42,6 @@ def open_tensors(folder: pathlib.Path) -> dict[str, StoredArray]:
     return {tensor: files[file][tensor] for tensor, file in places.items()}
 
 
-def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads the tensors of `open_tensors`."""
-    return {name: np.asarray(tensor) for name, tensor in open_tensors(folder).items()}
-
-
 def modernise(
     tensors: Mapping[str, Any], prefixes: Iterable[str], spellings: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
@@ -66,15 +61,13 @@ def modernise(
 
 
 def to_ours(
-    tensors: Mapping[str, Any],
+    tensors: Mapping[str, StoredArray],
     rules: Iterable[TensorRule],
     shapes: Mapping[str, tuple[int, ...]],
     *,
     where: object,
 ) -> dict:
-    """Builds a parameter tree from a checkpoint's tensors; omits tensors without a rule (poolers, heads).
-
-    Does not read `StoredArray` tensors.
+    """Builds a parameter tree from a checkpoint's tensors, without reading them; omits those without a rule.
 
     Args:
       tensors: tensors by name, without prefix.
@@ -94,19 +87,14 @@ def to_ours(
         expected = _their_shape(rule, shapes)
         if tensor.shape != expected:
             raise EndxError(f"{where}: {rule.theirs} has shape {tensor.shape}; config.json requires {expected}")
-        parts = tensor.split(len(rule.ours)) if isinstance(tensor, StoredArray) else np.split(tensor, len(rule.ours))
-        for path, part in zip(rule.ours, parts, strict=True):
-            params[path] = _transposed(part) if rule.transpose else part
+        for path, part in zip(rule.ours, tensor.split(len(rule.ours)), strict=True):
+            params[path] = part.T if rule.transpose else part
     return flax.traverse_util.unflatten_dict(params, sep="/")
 
 
 def _their_shape(rule: TensorRule, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     parts = [shapes[path][::-1] if rule.transpose else shapes[path] for path in rule.ours]
     return (sum(shape[0] for shape in parts), *parts[0][1:])
-
-
-def _transposed(tensor: Any) -> Any:
-    return tensor.T if isinstance(tensor, StoredArray) else np.ascontiguousarray(tensor.T)
 
 
 def to_theirs(params: Mapping, rules: Iterable[TensorRule]) -> dict[str, np.ndarray]:

@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import functools
+import pathlib
+import tempfile
 
 import chex
 import jax
@@ -14,13 +16,14 @@ from helpers import padded, texts
 
 from endx_jax.batch import Packing, Tokens
 from endx_jax.encoders import ARCHITECTURES
+from endx_jax.export.towers import write_tensors
 from endx_jax.models.config_keys import HuggingFaceConfig
 from endx_jax.models.layers import relative_position_buckets
 from endx_jax.models.layout import lay_out
 from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.parallel.sharding import rule_of
 from endx_jax.pretrained.checkpoint import shapes_of
-from endx_jax.pretrained.weights import modernise, to_ours, to_theirs
+from endx_jax.pretrained.weights import SINGLE_FILE, modernise, open_tensors, to_ours, to_theirs
 
 torch = pytest.importorskip("torch", reason="the reference needs PyTorch: pip install endx_jax[reference]")
 transformers = pytest.importorskip("transformers")
@@ -86,7 +89,10 @@ def pair(name: str) -> Pair:
     tensors = stored(theirs)
     shapes = shapes_of(architecture, ours)
     rules = architecture.rules(ours, shapes)
-    params = to_ours(modernise(tensors, architecture.prefixes), rules, shapes, where=name)
+    with tempfile.TemporaryDirectory() as folder:
+        write_tensors(pathlib.Path(folder, SINGLE_FILE), tensors)
+        found = modernise(open_tensors(pathlib.Path(folder)), architecture.prefixes)
+        params = jax.tree.map(np.asarray, to_ours(found, rules, shapes, where=name))
     return Pair(theirs, model_type, ours, tensors, params)
 
 

@@ -17,7 +17,7 @@ from endx_jax.data.tokenization import Tokenizer
 from endx_jax.inference.manifest import read_manifest
 from endx_jax.pretrained.sentence_transformers import read_usage
 from endx_jax.pretrained.static import read_word_vectors
-from endx_jax.pretrained.weights import read_tensors
+from endx_jax.pretrained.weights import open_tensors
 
 # A damaged key is an unknown one, and a damaged tensor's name too.
 pytestmark = pytest.mark.filterwarnings("ignore:.*unknown keys are ignored", "ignore:.*weights are not used")
@@ -85,7 +85,7 @@ def damaged_tensors(valid: bytes) -> st.SearchStrategy[bytes]:
 
 
 READERS = {
-    "shards": read_tensors,
+    "shards": lambda folder: {name: np.asarray(tensor) for name, tensor in open_tensors(folder).items()},
     "table": lambda folder: pretrained.load_encoder(str(folder)).params(),
     "export": read_manifest,
 }

@@ -16,7 +16,7 @@ from endx_jax.pretrained.module_list import read_modules
 from endx_jax.pretrained.sentence_transformers import read_heads, read_usage
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, encoder_config, fill_in
-from endx_jax.pretrained.weights import SHARD_INDEX, read_tensors
+from endx_jax.pretrained.weights import SHARD_INDEX, open_tensors
 from endx_jax.settings import from_mapping
 
 
@@ -235,7 +235,7 @@ MAP = "weight_map"
 )
 def test_files_of_weights_that_can_not_be_read_are_named(tmp_path, files, words):
     named = [SHARD_INDEX] if files and words.startswith(("column", "object", "'")) else []
-    check_refusal(lambda: read_tensors(write_files(tmp_path, files)), *named, *words.split())
+    check_refusal(lambda: open_tensors(write_files(tmp_path, files)), *named, *words.split())
 
 
 @pytest.fixture(scope="module")

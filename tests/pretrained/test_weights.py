@@ -3,6 +3,7 @@
 import json
 
 import chex
+import jax
 import numpy as np
 import pytest
 from refusals import check_refusal
@@ -15,7 +16,6 @@ from endx_jax.pretrained.weights import (
     SINGLE_FILE,
     modernise,
     open_tensors,
-    read_tensors,
     to_ours,
     to_theirs,
 )
@@ -38,9 +38,10 @@ def tensors() -> dict[str, np.ndarray]:
     return made
 
 
-def read_into_ours(found, **changes):
-    given = {"rules": RULES, "shapes": SHAPES, "where": "the folder"}
-    return to_ours(modernise(found, ("bert.",)), **given | changes)
+def read_into_ours(folder, found):
+    save_file(found, folder / SINGLE_FILE)
+    ours = to_ours(modernise(open_tensors(folder), ("bert.",)), RULES, SHAPES, where="the folder")
+    return jax.tree.map(np.asarray, ours)
 
 
 def write_shards(folder, parts: list[dict]) -> None:
@@ -54,12 +55,12 @@ def write_shards(folder, parts: list[dict]) -> None:
 
 def test_a_single_file_and_shards_are_read_bit_for_bit(tmp_path):
     save_file(tensors(), tmp_path / SINGLE_FILE)
-    chex.assert_trees_all_equal(read_tensors(tmp_path), tensors())
+    chex.assert_trees_all_equal(open_tensors(tmp_path), tensors())
     chex.assert_trees_all_equal(load_file(tmp_path / SINGLE_FILE), tensors())  # reading does not touch the file
     (tmp_path / SINGLE_FILE).unlink()
     items = list(tensors().items())
     write_shards(tmp_path, [dict(items[:7]), dict(items[7:8]), dict(items[8:])])
-    chex.assert_trees_all_equal(read_tensors(tmp_path), tensors())
+    chex.assert_trees_all_equal(open_tensors(tmp_path), tensors())
 
 
 @pytest.mark.parametrize("length", [0, 4, 200, -1], ids=["empty", "in the size", "in the header", "in the data"])
@@ -67,7 +68,7 @@ def test_a_truncated_file_is_named(tmp_path, length):
     file = tmp_path / SINGLE_FILE
     save_file(tensors(), file)
     file.write_bytes(file.read_bytes()[:length])
-    check_refusal(lambda: read_tensors(tmp_path), f"{file} can't be read as safetensors")
+    check_refusal(lambda: open_tensors(tmp_path), f"{file} can't be read as safetensors")
 
 
 def test_a_tensor_is_that_of_the_file_which_the_index_names(tmp_path):
@@ -77,25 +78,24 @@ def test_a_tensor_is_that_of_the_file_which_the_index_names(tmp_path):
     save_file({"w": stale}, tmp_path / "c.safetensors")
     places = {"w": "b.safetensors", "u": "a.safetensors"}
     (tmp_path / SHARD_INDEX).write_text(json.dumps({"weight_map": places}))
-    chex.assert_trees_all_equal(read_tensors(tmp_path), {"w": good, "u": good})
+    chex.assert_trees_all_equal(open_tensors(tmp_path), {"w": good, "u": good})
     (tmp_path / SHARD_INDEX).write_text(json.dumps({"weight_map": places | {"u": "c.safetensors"}}))
-    check_refusal(lambda: read_tensors(tmp_path), "c.safetensors", "'u'", SHARD_INDEX)
+    check_refusal(lambda: open_tensors(tmp_path), "c.safetensors", "'u'", SHARD_INDEX)
 
 
-def test_ours_are_where_the_rules_say_and_go_back_bit_for_bit():
-    found, ours = tensors(), read_into_ours(tensors())
+def test_ours_are_where_the_rules_say_and_go_back_bit_for_bit(tmp_path):
+    found, ours = tensors(), read_into_ours(tmp_path, tensors())
     np.testing.assert_array_equal(ours["top"]["table"], found["embed.weight"])
     np.testing.assert_array_equal(ours["layers_11"]["kernel"], found["layer.11.dense.weight"].T)
     np.testing.assert_array_equal(ours["layers_11"]["bias"], found["layer.11.dense.bias"])
     assert set(ours) == {"top", *(f"layers_{i}" for i in range(12))}
-    chex.assert_trees_all_equal(to_theirs(read_into_ours(tensors()), RULES), tensors())
+    chex.assert_trees_all_equal(to_theirs(ours, RULES), tensors())
     found = {f"bert.{name}": tensor for name, tensor in tensors().items()}
     found |= {"bert.pooler.dense.weight": np.ones((3, 3)), "cls.predictions.bias": np.ones(5)}
-    chex.assert_trees_all_equal(read_into_ours(found), ours)  # a prefix and heads are left out
+    chex.assert_trees_all_equal(read_into_ours(tmp_path, found), ours)  # a prefix and heads are left out
 
 
-@pytest.mark.parametrize("in_files", [False, True])
-def test_a_fused_tensor_is_split_and_joined(tmp_path, in_files):
+def test_a_fused_tensor_is_split_and_joined(tmp_path):
     fused = {"qkv.weight": np.arange(24, dtype=np.float32).reshape(6, 4), "qkv.bias": np.arange(6, dtype=np.float32)}
     save_file(fused, tmp_path / SINGLE_FILE)
     names = ("query", "key", "value")
@@ -104,7 +104,7 @@ def test_a_fused_tensor_is_split_and_joined(tmp_path, in_files):
         TensorRule("qkv.bias", tuple(f"{name}/bias" for name in names)),
     )
     shapes = {f"{name}/kernel": (4, 2) for name in names} | {f"{name}/bias": (2,) for name in names}
-    found = open_tensors(tmp_path) if in_files else fused
+    found = open_tensors(tmp_path)
     ours = to_ours(found, rules, shapes, where="")
     np.testing.assert_array_equal(ours["key"]["kernel"], fused["qkv.weight"][2:4].T)
     np.testing.assert_array_equal(ours["key"]["kernel"][1:3, 1:], fused["qkv.weight"][3:4, 1:3].T)
