@@ -186,11 +186,11 @@ def read_usage(folder: pathlib.Path, kind: str = "SentenceTransformer") -> Usage
     """
     file = folder / USAGE_FILE
     contents = json_files.read_optional(file)
-    late, names = multi_vector.late_kind(contents), ("cosine", "dot", None)
+    late = multi_vector.late_kind(contents)
     if late and kind == "SentenceTransformer":
-        kind, names = late, multi_vector.SIMILARITIES[late]
+        kind = late
     keys = f"{USAGE} {multi_vector.PYLATE_KEYS}" if kind == multi_vector.PYLATE else USAGE
-    only = {"model_type": (kind,), "similarity_fn_name": names}
+    only = {"model_type": (kind,), "similarity_fn_name": multi_vector.SIMILARITIES.get(kind, ("cosine", "dot", None))}
     check_keys(contents, file, only, keys, ignored_by="sentence-transformers")
     prompts = json_files.as_object(contents.get("prompts") or {}, f"{file}: 'prompts'")
     prompts = {
