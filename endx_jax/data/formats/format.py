@@ -83,7 +83,7 @@ class ReadOptions:
     Attributes:
       split: split of a folder that has several; None for its only one.
       pool: retrieval unit of reading-comprehension data: `answers`, `sentences` or `paragraphs` (whole ones, with
-        equal questions kept apart); empty for whole paragraphs with equal questions merged.
+        equal questions merged only if their ids are equal); empty for whole paragraphs with equal questions merged.
       whole: false if only the candidates that are judged or hard negatives are needed, of a BEIR folder.
       skip_invalid: true to skip invalid rows, and to log their number and the first reason.
       question_column: name of the question's column, in any case; None for the names in `columns.NAMES`.

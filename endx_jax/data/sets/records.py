@@ -271,13 +271,13 @@ class RetrievalSetBuilder:
     """Builder of a retrieval set, in which equal texts are one row with the id of the first and all their judgements.
 
     Attributes:
-      questions: row of each question by its text.
+      questions: row of each question by its text, or by text and id if it is not merged; see `add`.
       candidates: row of each candidate by its text.
       without_right: questions that were added without a right passage; see `add`.
     """
 
     def __init__(self):
-        self.questions: dict[str, int] = {}
+        self.questions: dict[str | tuple[str, str], int] = {}
         self.candidates: dict[str, int] = {}
         self.without_right: list[Example] = []
         self._listed: list[tuple[str, str, str | None]] = []
@@ -323,12 +323,12 @@ class RetrievalSetBuilder:
           grades: grades of the right passages, by default 1; of several grades of a passage the highest counts.
           excluded: texts of candidates that are not ranked for the question, unless they are right. The candidate with
             the question's own text is always one of them.
-          merge: false for a new row even if there is a question with this text.
+          merge: false to merge the question only with those that have its id too.
         """
         if not right:
             self.without_right.append(Example(question, right, wrong, scores, id, group))
             return
-        row = self.questions.setdefault(question, len(self._listed)) if merge else len(self._listed)
+        row = self.questions.setdefault(question if merge else (question, id), len(self._listed))
         if row == len(self._listed):
             self._listed.append((question, id, group))
             self._grades.append({})
@@ -376,8 +376,8 @@ class RetrievalSetBuilder:
             questions=questions,
             candidates=tuple(self.candidates),
             qrels=tuple(tuple(sorted(right)) for right in self._grades),
-            question_ids=_filled_ids(question_ids, "q"),
-            candidate_ids=_filled_ids(self._candidate_ids, "d"),
+            question_ids=_unique_ids(question_ids, "q"),
+            candidate_ids=_unique_ids(self._candidate_ids, "d"),
             groups=None if None in groups else groups,
             hard_negatives=wrong if hard_negatives or any(wrong) else None,
             scores=tuple(self._scores.get(row, {}) for row in range(len(questions))) if self._scores else None,
@@ -389,19 +389,18 @@ class RetrievalSetBuilder:
         )
 
 
-def _filled_ids(ids: Sequence[str], letter: str) -> tuple[str, ...]:
-    """Returns ids with `letter` and the row in place of empty ones, and underscores after it if another id is equal."""
-    if all(ids):
-        return tuple(ids)
-    taken, filled = set(ids), []
+def _unique_ids(ids: Sequence[str], letter: str) -> tuple[str, ...]:
+    """Returns ids with `letter` and the row in place of empty ones; new and repeated ones end in underscores if taken.
+
+    The first of equal ids is kept.
+    """
+    given, unique = {*ids}, dict[str, None]()
     for row, name in enumerate(ids):
-        if not name:
-            name = f"{letter}{row}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-        filled.append(name)
-    return tuple(filled)
+        new = name or f"{letter}{row}"
+        while new in unique or (new != name and new in given):
+            new += "_"
+        unique[new] = None
+    return tuple(unique)
 
 
 class Pools(dict[str, RetrievalSet]):

@@ -24,6 +24,18 @@ def test_what_is_right_is_neither_a_hard_negative_nor_excluded_and_what_is_exclu
     assert merged.build() == dataclasses.replace(expected, hard_negatives=((2,),), excluded=((1, 3),))
 
 
+def test_a_question_that_is_not_merged_has_one_row_for_each_id_and_ids_of_several_texts_are_made_unique():
+    merged = RetrievalSetBuilder()
+    for question, right, name in ("qa1", "qb1", "ra1", ("q", "a", "1_"), ("q", "a", "q4")):
+        merged.add(question, [right], id=name, merge=False)
+    merged.add("s", [("a", "1"), ("c", "d0")])
+    merged.candidate("d", "d0")
+    records = merged.build()
+    assert records.qrels == ((0, 1), (0,), (0,), (0,), (0, 2))
+    assert records.question_ids == ("1", "1__", "1_", "q4", "q4_")
+    assert records.candidate_ids == ("d0_", "d1", "d0", "d0__")
+
+
 FIRST = RetrievalSet(("who?", "what?"), ("x", "y"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1"))
 FIRST = dataclasses.replace(FIRST, groups=("A", "A"), hard_negatives=((1,), (0,)))
 SECOND = RetrievalSet(("where?", "who?"), ("z", "y"), ((0,), (0, 1)), ("q0", "q1"), ("d0", "d1"))
