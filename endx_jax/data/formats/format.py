@@ -147,16 +147,6 @@ class Format:
     in_parts: bool = False
 
 
-def each_file(read: Callable[[str, InvalidRows], Iterable[Paragraph]]) -> Reader[Iterable[Paragraph]]:
-    """Returns a reader of the paragraphs of all files of a split."""
-
-    def paragraphs(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Paragraph]:
-        for file in folders.table_files(place.path, options.split):
-            yield from read(file, invalid)
-
-    return paragraphs
-
-
 def each_row(parse: Callable[[dict, str], Example]) -> Reader[Iterable[tuple[str, Example]]]:
     """Returns a reader of the examples of rows; `parse` takes the values of a row and its location for messages."""
 

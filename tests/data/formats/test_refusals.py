@@ -265,6 +265,19 @@ def test_a_line_of_natural_questions_is_named(tmp_path, change, named):
 
 
 @pytest.mark.parametrize(
+    ("name", "contents", "others"),
+    [
+        ("json", json.dumps(TREE), json.dumps(changed(TREE, "data.0.paragraphs.0.qas.1.question", "Other?"))),
+        ("jsonl", [MRQA], [changed(MRQA, "qas.0.question", "other?")]),
+        ("jsonl", [NQ], [NQ | {"question_text": "other"}]),
+    ],
+)
+def test_an_id_of_questions_in_two_files_is_named(tmp_path, name, contents, others):
+    put(tmp_path, {f"a.{name}": contents, f"b.{name}": others})
+    check_refusal(lambda: read(tmp_path), f"b.{name}", "two texts")
+
+
+@pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"candidate_id": "SQuAD-b1"}, ["'SQuAD-b1'", "NAME_QUESTION/.../_NUMBER"]),
