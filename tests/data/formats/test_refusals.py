@@ -417,6 +417,12 @@ def test_a_file_of_a_folder_is_named(tmp_path, files, named, options):
     check_refusal(lambda: read(put(tmp_path, files), **options), str(tmp_path), *named)
 
 
+@pytest.mark.parametrize("name", ["docs.jsonl", "corpus/part-0.jsonl"])
+def test_a_folder_of_queries_without_a_corpus_is_named(tmp_path, name):
+    put(tmp_path, {"queries.jsonl": BEIR["queries.jsonl"], name: BEIR["corpus.jsonl"]})
+    check_refusal(lambda: next(read_corpus(tmp_path)), "no corpus.jsonl", "BEIR", "2 .jsonl")
+
+
 def document(name, text, *named, **options):
     return name, text, named, options
 
