@@ -21,7 +21,7 @@ from endx_jax.data.formats.made import MADE
 from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
 from endx_jax.data.formats.msmarco import MSMARCO
 from endx_jax.data.formats.natural_questions import NATURAL_QUESTIONS
-from endx_jax.data.formats.origins import PREFIXES, name_and_split
+from endx_jax.data.formats.origins import ORIGINS, name_and_split
 from endx_jax.data.formats.squad import FOLDER, SQUAD, SQUAD_ROWS
 from endx_jax.data.formats.tables import COLUMNS, ENDINGS, LINES, PASSAGES, Placed
 from endx_jax.data.formats.text_files import InvalidRows
@@ -54,7 +54,7 @@ def _prepared(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
 # Data sets of `endx prepare`, by name.
 PREPARED = Format(
     "prepared",
-    lambda place: place.path.startswith(PREFIXES),
+    lambda place: name_and_split(place.path)[0] in ORIGINS,
     paragraphs=_prepared,
     parts=lambda place: None if ":" in place.path else (f"{place.path}:train", f"{place.path}:validation"),
 )
@@ -318,7 +318,7 @@ def path_and_split(path: str) -> tuple[str, str | None]:
     The split of a prepared set, such as `reqa/squad:validation`, is a part of its name.
     """
     whole, colon, split = path.rpartition(":")
-    if not colon or "/" in split or path.startswith(PREFIXES) or os.path.exists(path):
+    if not colon or "/" in split or whole in ORIGINS or os.path.exists(path):
         return path, None
     return whole, split
 
