@@ -24,7 +24,9 @@ from endx_jax.data.batches.token_store import MANIFEST, SIDES, TokenStore, join_
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.formats import FORMATS, Format
 from endx_jax.data.formats.format import each_row
+from endx_jax.data.formats.made import MAKERS
 from endx_jax.data.sets.examples import Example
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_data, read_splits
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
@@ -155,12 +157,16 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(store, in_memory, tmp_path
     assert texts(pairs) == in_memory()
 
 
-def test_a_format_that_only_this_program_knows_is_read_in_this_process(store, tmp_path):
+def test_a_format_and_data_that_only_this_program_knows_are_read_in_this_process(store, tmp_path, monkeypatch):
     parse = each_row(lambda row, where: Example(row["ask"], [row["say"]]))
     own = Format("own", lambda place: place.has_keys({"ask", "say"}), examples=parse, in_parts=True)
-    FORMATS.insert(0, own)
+    FORMATS.insert(2, own)
     write_shards(tmp_path, [{"ask": f"where is cat {n}", "say": f"cat {n}"} for n in range(50)])
     assert len(store(tokenizing_processes=2).pairs()) == 50
+    write_shards(tmp_path, ROWS)
+    monkeypatch.setitem(MAKERS, "cats", lambda settings: RetrievalSet.from_pairs([("where is cat?", "a cat")]))
+    mixed = store(tokens=str(tmp_path / "mixed"), tokenizing_processes=2, mixture=(("cats", 1.0),))
+    assert mixed.pairs().sizes == (100, 1)
 
 
 @pytest.mark.parametrize("names", [("host-0", "host-1", "host-1", "host-1"), ("tokens", "tokens")])
@@ -248,7 +254,7 @@ def test_tokens_that_other_settings_would_change_are_refused(store, settings, pr
         question = dataclasses.replace(processors["question"], **changed)
         with one_line_error(rf"holds tokens of other data \({next(iter(changed))}: "):
             stored(settings, processors | {"question": question}, splits)
-    changes = {"question_column": "q", "split": "x", "pool": "answers", "skip_invalid": True}
+    changes = {"question_column": "q", "split": "x", "skip_invalid": True}
     for name, value in changes.items():
         with one_line_error(rf"holds tokens of other data \({name.replace('question_column', 'columns')}: "):
             stored(dataclasses.replace(settings, **{name: value}), processors, splits)
@@ -334,11 +340,15 @@ def test_a_folder_that_is_a_file_and_sources_without_a_pair_are_refused(store, s
 
 
 def test_a_source_can_be_read_as_a_whole(store, settings, processors, tmp_path):
-    file = str(write_squad(tmp_path / "squad") / "train-v1.1.json")
-    pairs = store(pool="answers", mixture=((file, 1.0),)).pairs()
+    folder = write_squad(tmp_path / "squad")
+    source = {"path": str(folder), "mixture": ((settings.path, 1.0),)}
+    pairs = store(**source, pool="answers").pairs()
+    file = str(folder / "train-v1.1.json")
     squad = find_data(file, dataclasses.replace(settings, pool="answers"), "").records().subset(range(4))
-    assert pairs.sizes == (100, len(squad.pairs))
+    assert pairs.sizes == (len(squad.pairs), 100)
     assert texts(squad.tokenize(processors)) < texts(pairs)
+    check_refusal(lambda: store(**source, pool="paragraphs"), "tokens of other data (pool: answers")
+    check_refusal(lambda: store(pool="answers"), "leave data.pool empty")
 
 
 @pytest.mark.parametrize("change", ["edited", "emptied", "removed", "removed shard"])

@@ -83,8 +83,8 @@ FORMATS: list[Format] = [
     ANSWERS,
     COLUMNS,
 ]
-# Those that other processes know too; a program or a config file may add formats of its own to `FORMATS`.
-PACKAGED = (*FORMATS,)
+# Those that other processes know too; a program or a config file may add formats of its own to `FORMATS`, and data.
+PACKAGED = tuple(FORMATS[1:])
 
 
 @dataclasses.dataclass(frozen=True)
