@@ -189,10 +189,7 @@ def test_a_mixture_is_trained_on_without_what_is_held_out(folder, tmp_path):
     assert mixed.train.questions == (*plain.train.questions, "Fish?")
     assert [mixed.train.candidates[n] for n in mixed.train.qrels[0]][-1] == f"answer to {asked[0]}"
     new = mixed.train.qrels[0][-1], mixed.train.qrels[-1][0]
-    own = [
-        dict.fromkeys([*right, *wrong], (0,))
-        for right, wrong in zip(plain.train.qrels, plain.train.hard_negatives, strict=True)
-    ]
+    own = [dict.fromkeys(right, (0,)) for right in plain.train.qrels]
     assert mixed.train.sources == (own[0] | {new[0]: (1,)}, *own[1:], {new[1]: (1,)})
     assert mixed.train.sha256 != dataclasses.replace(mixed.train, sources=None).sha256
     other = dataclasses.replace(plain.train, questions=("another?", *plain.train.questions[1:]))

@@ -33,8 +33,8 @@ class RetrievalSet:
       candidate_ids: N external ids.
       groups: the subject of each question, such as the title of an article; None if unknown.
       hard_negatives: sorted indices of each question's hard negatives; None if there are none.
-      sources: for each question, the numbers of the mixed sets that judge each of its right candidates and hard
-        negatives so (see `mix`), by index; None if no sets were mixed.
+      sources: for each question, the numbers of the mixed sets (see `mix`) that have each of its right candidates, by
+        index; None if no sets were mixed.
       scores: for each question, a teacher's scores of its right candidates and hard negatives by index, or nothing;
         None if there are none.
       grades: for each question, the grades of its right candidates by index, 1 or more; None if all are 1.
@@ -42,6 +42,7 @@ class RetrievalSet:
         if there are none.
       language: language of the texts, for BM25; empty: it is detected.
       numbered: true if the data has no ids of candidates, so that they were counted, and mean nothing elsewhere.
+      own: first of the mixed sets, as it was before, with the texts that are searched; None if no sets were mixed.
     """
 
     questions: tuple[str, ...]
@@ -57,6 +58,7 @@ class RetrievalSet:
     excluded: tuple[tuple[int, ...], ...] | None = None
     language: str = ""
     numbered: bool = dataclasses.field(default=False, compare=False)
+    own: "RetrievalSet | None" = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
         count = len(self.questions)
