@@ -153,15 +153,14 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
     found: dict[tuple[str, str], tuple[int, ...]] = {}  # sets by question and right candidate
     grouped = any(records.groups is not None for records in sets)
     for number, records in enumerate(sets):
-        prefix, texts = f"{number}:" if number else "", records.candidates
-        for text, name in zip(texts, records.candidate_ids, strict=True):
+        prefix = f"{number}:" if number else ""
+        for text, name in zip(records.candidates, records.candidate_ids, strict=True):
             merged.candidate(text, prefix + name)
         for row, example in enumerate(records.examples):
             name = prefix + example.id
             merged.add(
                 *example._replace(id=name, group=(example.group or f"question {name}") if grouped else None),
                 grades=[records.grades[row][candidate] for candidate in records.qrels[row]] if records.grades else (),
-                excluded=[texts[candidate] for candidate in records.excluded[row]] if records.excluded else (),
             )
             for key in ((example.question, text) for text in texts_of(example.right)):
                 found[key] = tuple(dict.fromkeys((*found.get(key, ()), number)))

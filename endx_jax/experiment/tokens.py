@@ -246,5 +246,5 @@ def _tokenize(
 ) -> None:
     gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
     read = part.data.examples() if part.data.options.part else part.data.records().examples
-    examples = ((one.question, texts_of(one.right), texts_of(one.wrong), one.scores) for one in read)
+    examples = ((one.question, texts_of(one.right), texts_of(one.wrong), one.scores, one.excluded) for one in read)
     write_part(file, examples, processors, part.prompts, held_out)

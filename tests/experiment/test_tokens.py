@@ -23,6 +23,7 @@ from endx_jax.data.batches.collator import Pairs
 from endx_jax.data.batches.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.formats import FORMATS, Format
+from endx_jax.data.formats.beir import HEADER
 from endx_jax.data.formats.format import each_row
 from endx_jax.data.formats.made import MAKERS
 from endx_jax.data.sets.examples import Example
@@ -214,7 +215,7 @@ def test_ids_of_large_vocabularies_are_kept(tmp_path):
         return TokenTable(np.full(len(texts), 1 << 16), np.arange(len(texts) + 1), 0)
 
     part = tmp_path / "part-0.arrow"
-    write_part(part, iter([("q", ["a"], [], None)]), dict.fromkeys(SIDES, table))
+    write_part(part, iter([("q", ["a"], [], None, [])]), dict.fromkeys(SIDES, table))
     join_parts(tmp_path, [[part]], ["x"], {name: dict.fromkeys(SIDES, 4) for name in ("length", "pad_id")})
     assert TokenStore.open(tmp_path).pairs().questions.ids.tolist() == [1 << 16]
 
@@ -349,6 +350,19 @@ def test_a_source_can_be_read_as_a_whole(store, settings, processors, tmp_path):
     assert texts(squad.tokenize(processors)) < texts(pairs)
     check_refusal(lambda: store(**source, pool="paragraphs"), "tokens of other data (pool: answers")
     check_refusal(lambda: store(pool="answers"), "leave data.pool empty")
+
+
+def test_a_document_that_is_excluded_for_a_query_is_no_negative_of_it(store, settings, processors, tmp_path):
+    documents = [{"_id": name, "title": "of", "text": f"a {name}"} for name in ("cat", "dog")]
+    queries = [{"_id": name, "text": f"a {name}"} for name in ("cat", "dog")]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        write(tmp_path / "beir" / f"{name}.jsonl", rows)
+    (tmp_path / "beir" / "qrels.tsv").write_text(f"{HEADER}\ncat\tdog\t1\ndog\tcat\t1\n")
+    given = {"path": str(tmp_path / "beir"), "split": "test"}
+    records = find_data(given["path"], settings, "test").records()
+    for pairs in (records.tokenize(processors), store(**given).pairs()):
+        assert [pairs.positives.row(row).tolist() for row in range(2)] == [[0, 1], [0, 1]]
+    assert records.sha256 != dataclasses.replace(records, excluded=None).sha256
 
 
 @pytest.mark.parametrize("change", ["edited", "emptied", "removed", "removed shard"])

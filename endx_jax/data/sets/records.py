@@ -38,8 +38,8 @@ class RetrievalSet:
       scores: for each question, a teacher's scores of its right candidates and hard negatives by index, or nothing;
         None if there are none.
       grades: for each question, the grades of its right candidates by index, 1 or more; None if all are 1.
-      excluded: for each question, sorted indices of candidates that are not ranked for it, such as its own text; None
-        if there are none.
+      excluded: for each question, sorted indices of candidates that are neither ranked for it nor negatives of it, such
+        as its own text; None if there are none.
       language: language of the texts, for BM25; empty: it is detected.
       numbered: true if the data has no ids of candidates, so that they were counted, and mean nothing elsewhere.
       own: first of the mixed sets, as it was before, with the texts that are searched; None if no sets were mixed.
@@ -125,13 +125,13 @@ class RetrievalSet:
 
     @property
     def examples(self) -> Iterator[Example]:
-        """Questions with the texts of their right candidates and hard negatives."""
+        """Questions with the texts of their right candidates, hard negatives and excluded candidates."""
         for row, (question, name) in enumerate(zip(self.questions, self.question_ids, strict=True)):
-            listed = self.qrels[row], self.hard_negatives[row] if self.hard_negatives else ()
-            right, wrong = ([self.candidates[candidate] for candidate in candidates] for candidates in listed)
+            listed = [column[row] if column else () for column in (self.qrels, self.hard_negatives, self.excluded)]
+            right, wrong, excluded = ([self.candidates[candidate] for candidate in rows] for rows in listed)
             given = None if self.scores is None else self.scores[row]
             scores = None if given is None else [given.get(one, np.nan) for one in (*listed[0], *listed[1])]
-            yield Example(question, right, wrong, scores, name, self.groups[row] if self.groups else None)
+            yield Example(question, right, wrong, scores, name, self.groups[row] if self.groups else None, excluded)
 
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
@@ -198,9 +198,9 @@ class RetrievalSet:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Hash of all data that training reads: texts, judgements, groups, hard negatives and scores."""
+        """Hash of all data that training reads: texts, judgements, groups, hard negatives, scores and exclusions."""
         digest = hashlib.sha256()
-        some = [part for part in (self.sources, self.scores) if part is not None]
+        some = [part for part in (self.sources, self.scores, self.excluded) if part is not None]
         for part in (self.questions, self.candidates, self.qrels, self.groups, self.hard_negatives, *some):
             digest.update(json.dumps(part, ensure_ascii=False).encode())
         return digest.hexdigest()
@@ -232,9 +232,8 @@ class RetrievalSet:
             sources, order = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
             index, sizes = index[order], tuple(np.bincount(sources).tolist())
         none = ((),) * len(self.questions)
-        same, wrong = self.own_texts, self.hard_negatives or none
-        # Prompts of a mixture's sets hide equal texts, which were excluded before.
-        excluded = (self.sources and self.excluded) or none
+        wrong, excluded = self.hard_negatives or none, self.excluded or none
+        same = self.own_texts  # which `RetrievalSetBuilder` excludes, but who makes a set otherwise may not
         listed = ({*rows, *excluded[n]} | ({same[n]} if n in same else set()) for n, rows in enumerate(self.qrels))
         right = list(map(sorted, listed))
         scores = None
@@ -304,9 +303,9 @@ class RetrievalSetBuilder:
         scores: Sequence[float] | None = None,
         id: str = "",
         group: str | None = None,
+        excluded: Sequence[str] = (),
         *,
         grades: Sequence[int] = (),
-        excluded: Sequence[str] = (),
         merge: bool = True,
     ) -> None:
         """Adds a question with its passages: the fields of an `Example`, so that `add(*example)` adds one.
@@ -322,9 +321,8 @@ class RetrievalSetBuilder:
           scores: as in `Example`.
           id: id of a new question; by default `q` and its row.
           group: group of a new question.
+          excluded: as in `Example`. The candidate with the question's own text is always one of them.
           grades: grades of the right passages, by default 1; of several grades of a passage the highest counts.
-          excluded: texts of candidates that are not ranked for the question, unless they are right. The candidate with
-            the question's own text is always one of them.
           merge: false to merge the question only with those that have its id too.
         """
         if not right:
