@@ -190,11 +190,7 @@ def whole_number(text: str, where: str) -> int:
 
 def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
     """Returns parts of a table of about `rows` rows, which can be read independently; text files are one part each."""
-    return [
-        FilePart(file, *part)
-        for file in folders.table_files(path, split)
-        for part in (row_group_parts(file, rows) if file.lower().endswith(ARROW_ENDINGS) else [(None, 0)])
-    ]
+    return [FilePart(file, *part) for file in folders.table_files(path, split) for part in row_group_parts(file, rows)]
 
 
 def arrow_rows(
@@ -226,7 +222,7 @@ def arrow_rows(
 def row_group_parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
     """Returns (first row group and end of the last, rows before them) of parts of at least `size` rows, if possible.
 
-    Feather and Arrow files are one part, without row groups.
+    Files of other types than parquet are one part, without row groups.
     """
     if not file.lower().endswith(".parquet"):
         return [(None, 0)]

@@ -108,12 +108,7 @@ def take(records: RetrievalSet, limit: int) -> RetrievalSet:
     """Returns the `limit` questions with the smallest sha256 of their texts, in that order, with their candidates.
 
     Returns all questions if there are fewer. When data is added, most of the selected questions stay the same.
-
-    Raises:
-      EndxError: `limit` is below 1.
     """
-    if limit < 1:
-        raise EndxError(f"the maximum number of questions must be at least 1, not {limit}")
     return records.subset(_by_hash(records)[:limit])
 
 

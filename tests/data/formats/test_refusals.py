@@ -109,7 +109,7 @@ ROWS = [
     row("x.jsonl", scored([1.0], [1.0, 2.0]), "line 2", "'neg_scores'", "2 scores for 1"),
     row("x.jsonl", scored([], [1.0]), "line 2", "'pos_scores'", "0 scores for 1"),
     row("x.jsonl", scored([float("nan")], [1.0]), "line 2"),
-    row("x.jsonl", scored([1.0], [-1e39]), "line 2", "neg_scores[0] is -1e+39", "finite"),
+    row("x.jsonl", scored([1.0], [-1e39]), "line 2", "neg_scores[0] is -1e+39", "from -3e+38"),
     row("x.jsonl", scored(["1"], [1.0]), "line 2", "pos_scores[0] is '1'", "number"),
     row("x.jsonl", scored(1.0, [1.0]), "line 2", "'pos_scores'", "a list"),
     row("x.jsonl", scored(None, None), "line 2", "no scores", "the rows above"),
