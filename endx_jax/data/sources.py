@@ -173,7 +173,7 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
 
 
 def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:
-    """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
+    """Returns a validation set, a test set with the whole pool of `data.test_path`, and an empty train set."""
     share = settings.validation_fraction
     validation = split_questions(test, validation=share, test=1 - share).validation
     held = set(validation.question_ids)

@@ -307,7 +307,7 @@ class TokenStore:
 
     @property
     def counts(self) -> Counts:
-        """Numbers of questions, right pairs (one in several sources counts in each) and hard negatives."""
+        """Numbers of questions, also without a right pair, of right pairs, once for each source, and hard negatives."""
         return self.pairs().counts
 
     def question_names(self, rows: np.ndarray) -> list[str]:

@@ -101,7 +101,10 @@ class TextReader(Protocol):
 
 
 class Counts(NamedTuple):
-    """Numbers of distinct questions, right pairs and hard negatives of training data."""
+    """Numbers of distinct questions, right pairs and hard negatives of training data.
+
+    A store on disk also has the questions that have only hard negatives.
+    """
 
     questions: int
     pairs: int

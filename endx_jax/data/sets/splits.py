@@ -58,8 +58,8 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
     """Splits by the sha256 of each question id, as RR does; a candidate may be in all three sets.
 
     Held-out questions can have answers of the train set, so metrics are higher than with `split`. The pool of each set
-    is the right candidates of its own questions. Few questions are divided as by `split`, and questions that are right
-    candidates of each other stay together.
+    is the right candidates and hard negatives of its own questions. Few questions are divided as by `split`, and
+    questions that are right candidates of each other stay together.
 
     Args:
       records: retrieval set; its order is kept.
