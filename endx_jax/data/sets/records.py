@@ -395,6 +395,8 @@ def _unique_ids(ids: Sequence[str], letter: str) -> tuple[str, ...]:
     The first of equal ids is kept.
     """
     given, unique = {*ids}, dict[str, None]()
+    if len(given) == len(ids) and "" not in given:
+        return tuple(ids)
     for row, name in enumerate(ids):
         new = name or f"{letter}{row}"
         while new in unique or (new != name and new in given):
