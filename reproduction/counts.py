@@ -6,7 +6,7 @@ import numpy as np
 
 from endx_jax.data import reqa
 from endx_jax.data.formats import ReadOptions, open_data
-from endx_jax.data.formats.origins import PREFIXES, SPLITS, name_and_split
+from endx_jax.data.formats.origins import ORIGINS, SPLITS, name_and_split
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import PARAGRAPHS
 from endx_jax.settings import check_choice
@@ -22,10 +22,10 @@ def counts_of(path: str, pool: str) -> dict[str, int]:
     Returns:
       `questions`; `answers`, the candidates of the pool; and `rows`, the pairs before equal questions are merged.
     """
-    if path.startswith(PREFIXES):
+    name, part = name_and_split(path)
+    if name in ORIGINS:
         from endx_jax.data.formats import reqa_dataset
 
-        name, part = name_and_split(path)
         check_choice(f"the split of {name}", part, SPLITS)
         reqa_dataset.ensure(name)
         counts = reqa_dataset.summary(name)[part]

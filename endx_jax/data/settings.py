@@ -49,8 +49,8 @@ class DataSettings:
     pool: str = key(
         "",
         "Retrieval unit for reading-comprehension data: `answers` (sentences that answer a question), `sentences` "
-        "(all sentences; both as in ReQA) or `paragraphs` (whole paragraphs, with equal questions kept apart, as in "
-        "RR). Empty: whole paragraphs, with equal questions merged.",
+        "(all sentences; both as in ReQA) or `paragraphs` (whole paragraphs, with equal questions merged only if their "
+        "ids are equal, as in RR). Empty: whole paragraphs, with equal questions merged.",
         choices=POOLS,
     )
     format: str = key(

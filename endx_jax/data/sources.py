@@ -141,7 +141,7 @@ def _parted_from(records: RetrievalSet, of_test: Data, settings: DataSettings) -
 
 
 def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
-    """Merges sets into one whose `sources` name the sets of each judgement.
+    """Merges sets into one whose `sources` name the sets of each right pair.
 
     Equal candidates are merged, and so are equal questions, with all their right candidates, so that no right answer
     of any set is a negative in a batch, and no right answer is a hard negative. Of several teachers' scores of a pair
@@ -150,47 +150,30 @@ def mix(sets: Sequence[RetrievalSet]) -> RetrievalSet:
     others is a group of its own.
     """
     merged = RetrievalSetBuilder()
-    found: dict[tuple[int, str, str], tuple[int, ...]] = {}  # sets by judgement, 1 if right, question and candidate
+    found: dict[tuple[str, str], tuple[int, ...]] = {}  # sets by question and right candidate
     grouped = any(records.groups is not None for records in sets)
     for number, records in enumerate(sets):
-        prefix, texts = f"{number}:" if number else "", records.candidates
-        for text, name in zip(texts, records.candidate_ids, strict=True):
+        prefix = f"{number}:" if number else ""
+        for text, name in zip(records.candidates, records.candidate_ids, strict=True):
             merged.candidate(text, prefix + name)
         for row, example in enumerate(records.examples):
             name = prefix + example.id
             merged.add(
                 *example._replace(id=name, group=(example.group or f"question {name}") if grouped else None),
                 grades=[records.grades[row][candidate] for candidate in records.qrels[row]] if records.grades else (),
-                excluded=[texts[candidate] for candidate in records.excluded[row]] if records.excluded else (),
             )
-            for is_right, listed in ((1, example.right), (0, example.wrong)):
-                for key in ((is_right, example.question, text) for text in texts_of(listed)):
-                    found[key] = tuple(dict.fromkeys((*found.get(key, ()), number)))
+            for key in ((example.question, text) for text in texts_of(example.right)):
+                found[key] = tuple(dict.fromkeys((*found.get(key, ()), number)))
     mixed = merged.build(hard_negatives=any(records.hard_negatives is not None for records in sets))
-    judged = zip(mixed.questions, mixed.qrels, mixed.hard_negatives or ((),) * len(mixed.questions), strict=True)
     sources = tuple(
-        {c: found[is_right, text, mixed.candidates[c]] for is_right, rows in ((1, right), (0, wrong)) for c in rows}
-        for text, right, wrong in judged
+        {candidate: found[text, mixed.candidates[candidate]] for candidate in right}
+        for text, right in zip(mixed.questions, mixed.qrels, strict=True)
     )
-    return dataclasses.replace(mixed, sources=sources)
-
-
-def first_of_mixed(records: RetrievalSet) -> RetrievalSet:
-    """Returns the first of the sets that `mix` merged, or the set itself if none were mixed."""
-    if (sources := records.sources) is None:
-        return records
-
-    def kept(column):
-        rows = zip(column, sources, strict=True)
-        return tuple(tuple(candidate for candidate in row if 0 in known[candidate]) for row, known in rows)
-
-    right, wrong = kept(records.qrels), records.hard_negatives and kept(records.hard_negatives)
-    first = dataclasses.replace(records, qrels=right, hard_negatives=wrong, sources=None)
-    return first.subset([row for row, listed in enumerate(right) if listed])
+    return dataclasses.replace(mixed, sources=sources, own=sets[0])
 
 
 def _held_out(test: RetrievalSet, settings: DataSettings) -> Splits:
-    """Returns validation and test sets with the pool of `data.test_path`, and an empty train set."""
+    """Returns a validation set, a test set with the whole pool of `data.test_path`, and an empty train set."""
     share = settings.validation_fraction
     validation = split_questions(test, validation=share, test=1 - share).validation
     held = set(validation.question_ids)

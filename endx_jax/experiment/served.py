@@ -9,7 +9,7 @@ import numpy as np
 from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import RetrievalSet, known_questions
 from endx_jax.data.sets.splits import hash_fraction, limit_questions
-from endx_jax.data.sources import first_of_mixed, pools
+from endx_jax.data.sources import pools
 from endx_jax.experiment.prepared_run import Run
 from endx_jax.methods.evaluation import UNTRAINED, UNTRAINED_HYBRID
 from endx_jax.metrics.significance import CONFIDENCE, FEWEST, paired_difference
@@ -150,4 +150,5 @@ def other_answers(run: Run, pool: Sequence[Document]) -> list[Document]:
 
 def sets_of(run: Run, *names: str) -> list[RetrievalSet]:
     """Returns the splits, without a mixture's further sets, whose texts may begin with prompts."""
-    return [first_of_mixed(getattr(run.data, name)) for name in names or ("train", "validation", "test")]
+    splits = (getattr(run.data, name) for name in names or ("train", "validation", "test"))
+    return [records.own or records for records in splits]

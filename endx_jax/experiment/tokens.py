@@ -34,7 +34,7 @@ from endx_jax.data.formats.registry import PACKAGED, PREPARED
 from endx_jax.data.sets.examples import texts_of
 from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
-from endx_jax.data.sources import find_data
+from endx_jax.data.sources import data_of, find_data
 from endx_jax.data.tokenization import TextProcessor
 from endx_jax.errors import EndxError, InUse
 from endx_jax.experiment.workdir import check_writable
@@ -103,9 +103,10 @@ def _ensure(
         raise EndxError(f"{folder} holds other files: name a new folder with data.tokens")
     parts: list[list[SourcePart]] = []
     sources = []
-    for source in settings.sets:
+    for number, source in enumerate(settings.sets):
         prompts = source.question_prompt, source.answer_prompt
-        parts.append(_parts(find_data(source.path, settings, settings.split), prompts))
+        data = find_data(source.path, settings, settings.split) if number else data_of(settings)[0]
+        parts.append(_parts(data, prompts))
         digest = hashlib.sha256(repr([part.sha256 for part in parts[-1]]).encode()).hexdigest()[:16]
         sources.append([source.path, *prompts, digest])
     about = {
@@ -245,5 +246,5 @@ def _tokenize(
 ) -> None:
     gc.freeze()  # else garbage collection visits the libraries' objects repeatedly, a fifth of the time
     read = part.data.examples() if part.data.options.part else part.data.records().examples
-    examples = ((one.question, texts_of(one.right), texts_of(one.wrong), one.scores) for one in read)
+    examples = ((one.question, texts_of(one.right), texts_of(one.wrong), one.scores, one.excluded) for one in read)
     write_part(file, examples, processors, part.prompts, held_out)

@@ -23,8 +23,11 @@ from endx_jax.data.batches.collator import Pairs
 from endx_jax.data.batches.token_store import MANIFEST, SIDES, TokenStore, join_parts, write_part
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.data.formats import FORMATS, Format
+from endx_jax.data.formats.beir import HEADER
 from endx_jax.data.formats.format import each_row
+from endx_jax.data.formats.made import MAKERS
 from endx_jax.data.sets.examples import Example
+from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_data, read_splits
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
@@ -155,12 +158,16 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(store, in_memory, tmp_path
     assert texts(pairs) == in_memory()
 
 
-def test_a_format_that_only_this_program_knows_is_read_in_this_process(store, tmp_path):
+def test_a_format_and_data_that_only_this_program_knows_are_read_in_this_process(store, tmp_path, monkeypatch):
     parse = each_row(lambda row, where: Example(row["ask"], [row["say"]]))
     own = Format("own", lambda place: place.has_keys({"ask", "say"}), examples=parse, in_parts=True)
-    FORMATS.insert(0, own)
+    FORMATS.insert(2, own)
     write_shards(tmp_path, [{"ask": f"where is cat {n}", "say": f"cat {n}"} for n in range(50)])
     assert len(store(tokenizing_processes=2).pairs()) == 50
+    write_shards(tmp_path, ROWS)
+    monkeypatch.setitem(MAKERS, "cats", lambda settings: RetrievalSet.from_pairs([("where is cat?", "a cat")]))
+    mixed = store(tokens=str(tmp_path / "mixed"), tokenizing_processes=2, mixture=(("cats", 1.0),))
+    assert mixed.pairs().sizes == (100, 1)
 
 
 @pytest.mark.parametrize("names", [("host-0", "host-1", "host-1", "host-1"), ("tokens", "tokens")])
@@ -208,7 +215,7 @@ def test_ids_of_large_vocabularies_are_kept(tmp_path):
         return TokenTable(np.full(len(texts), 1 << 16), np.arange(len(texts) + 1), 0)
 
     part = tmp_path / "part-0.arrow"
-    write_part(part, iter([("q", ["a"], [], None)]), dict.fromkeys(SIDES, table))
+    write_part(part, iter([("q", ["a"], [], None, [])]), dict.fromkeys(SIDES, table))
     join_parts(tmp_path, [[part]], ["x"], {name: dict.fromkeys(SIDES, 4) for name in ("length", "pad_id")})
     assert TokenStore.open(tmp_path).pairs().questions.ids.tolist() == [1 << 16]
 
@@ -248,7 +255,7 @@ def test_tokens_that_other_settings_would_change_are_refused(store, settings, pr
         question = dataclasses.replace(processors["question"], **changed)
         with one_line_error(rf"holds tokens of other data \({next(iter(changed))}: "):
             stored(settings, processors | {"question": question}, splits)
-    changes = {"question_column": "q", "split": "x", "pool": "answers", "skip_invalid": True}
+    changes = {"question_column": "q", "split": "x", "skip_invalid": True}
     for name, value in changes.items():
         with one_line_error(rf"holds tokens of other data \({name.replace('question_column', 'columns')}: "):
             stored(dataclasses.replace(settings, **{name: value}), processors, splits)
@@ -334,11 +341,28 @@ def test_a_folder_that_is_a_file_and_sources_without_a_pair_are_refused(store, s
 
 
 def test_a_source_can_be_read_as_a_whole(store, settings, processors, tmp_path):
-    file = str(write_squad(tmp_path / "squad") / "train-v1.1.json")
-    pairs = store(pool="answers", mixture=((file, 1.0),)).pairs()
+    folder = write_squad(tmp_path / "squad")
+    source = {"path": str(folder), "mixture": ((settings.path, 1.0),)}
+    pairs = store(**source, pool="answers").pairs()
+    file = str(folder / "train-v1.1.json")
     squad = find_data(file, dataclasses.replace(settings, pool="answers"), "").records().subset(range(4))
-    assert pairs.sizes == (100, len(squad.pairs))
+    assert pairs.sizes == (len(squad.pairs), 100)
     assert texts(squad.tokenize(processors)) < texts(pairs)
+    check_refusal(lambda: store(**source, pool="paragraphs"), "tokens of other data (pool: answers")
+    check_refusal(lambda: store(pool="answers"), "leave data.pool empty")
+
+
+def test_a_document_that_is_excluded_for_a_query_is_no_negative_of_it(store, settings, processors, tmp_path):
+    documents = [{"_id": name, "title": "of", "text": f"a {name}"} for name in ("cat", "dog")]
+    queries = [{"_id": name, "text": f"a {name}"} for name in ("cat", "dog")]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        write(tmp_path / "beir" / f"{name}.jsonl", rows)
+    (tmp_path / "beir" / "qrels.tsv").write_text(f"{HEADER}\ncat\tdog\t1\ndog\tcat\t1\n")
+    given = {"path": str(tmp_path / "beir"), "split": "test"}
+    records = find_data(given["path"], settings, "test").records()
+    for pairs in (records.tokenize(processors), store(**given).pairs()):
+        assert [pairs.positives.row(row).tolist() for row in range(2)] == [[0, 1], [0, 1]]
+    assert records.sha256 != dataclasses.replace(records, excluded=None).sha256
 
 
 @pytest.mark.parametrize("change", ["edited", "emptied", "removed", "removed shard"])

@@ -28,16 +28,17 @@ from endx_jax.files import replacing, sha256_of, write_text
 SIDES = ("question", "answer")
 MANIFEST = "tokens.json"
 BLOCK = 8192  # examples that are tokenized at once
-# (question, right passages, wrong passages, a teacher's scores of the right and then of the wrong ones or None)
-Example = tuple[str, Sequence[str], Sequence[str], Sequence[float] | None]
+# Fields of `data.sets.examples.Example`: question, right and wrong passages, a teacher's scores of the right and then
+# of the wrong ones or None, and excluded passages.
+Example = tuple[str, Sequence[str], Sequence[str], Sequence[float] | None, Sequence[str]]
 # Largest row number, as batches hold ids as int32.
 MOST_ROWS = 2**31 - 1
 LISTS = ("positives", "hard_negatives")
 SCORES = tuple(f"{name}.scores" for name in LISTS)
 ARRAYS = ("question.hashes", "index", "sizes", *LISTS, *(f"{name}.offsets" for name in LISTS))
 ARRAYS += tuple(f"{side}.{name}" for side in SIDES for name in ("ids", "offsets"))
-# Columns of a part, lists of values; an edge is a judgement: `right` is 0 for a hard negative, `score` NaN if unknown.
-# `texts` are hashes of texts without their prompts.
+# Columns of a part, lists of values; an edge is a judgement: `right` is 0 for a hard negative and 2 for an excluded
+# passage, `score` NaN if unknown. `texts` are hashes of texts without their prompts.
 OF_TEXTS = {"ids": "<i4", "lengths": "<i4", "hashes": "<i8", "texts": "<i8"}
 TEXTS = {f"{side}.{name}": kind for side in SIDES for name, kind in OF_TEXTS.items()}
 EDGES = {"edge.question": "<i4", "edge.answer": "<i4", "edge.right": "<i1", "edge.score": "<f4"}
@@ -93,16 +94,16 @@ def _columns(
     """Returns the columns of a block."""
     questions: dict[str, int] = {}
     answers: dict[str, int] = {}
-    edges: list[tuple[int, int, bool, float]] = []
-    for question, right, wrong, scores in examples:
+    edges: list[tuple[int, int, int, float]] = []
+    for question, right, wrong, scores, excluded in examples:
         if not (right or wrong):
             continue
         row = questions.setdefault(question, len(questions))
         passage_scores = iter(scores or ())
-        for passages, is_right in ((right, True), (wrong, False)):
+        for passages, kind in ((right, 1), (wrong, 0), (excluded, 2)):
             for passage in passages:
                 answer = answers.setdefault(passage, len(answers))
-                edges.append((row, answer, is_right, next(passage_scores, np.nan)))
+                edges.append((row, answer, kind, next(passage_scores, np.nan)))
     columns = {}
     for side, texts, prompt in zip(SIDES, (questions, answers), prompts, strict=True):
         prompted = [prompt + text for text in texts]
@@ -155,9 +156,9 @@ def join_parts(
         _write_tokens(folder, side, files, kept)
     del kept, distinct
     own_pairs = _equal(*(by_row.pop(side) for side in SIDES))
-    sources, judged, scores = _judgements(parts, rows, names)
+    sources, judged, scores, excluded = _judgements(parts, rows, names)
     # A question's own text is no negative, neither as the answer of another pair nor as a hard one.
-    alike = np.setdiff1d(own_pairs, judged[0])
+    alike = np.setdiff1d(np.concatenate([own_pairs, excluded]), judged[0])
     at = np.searchsorted(judged[0], alike)
     judged[0] = np.insert(judged[0], at, alike)
     moved = np.isin(judged[1], alike)
@@ -226,27 +227,33 @@ def _write_tokens(folder: pathlib.Path, side: str, files: Sequence[pathlib.Path]
 
 def _judgements(
     parts: Sequence[Sequence[pathlib.Path]], rows: Mapping[str, np.ndarray], names: Sequence[str]
-) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
-    """Returns sorted distinct keys of the right pairs of each source, of all right and all wrong pairs, and scores."""
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None, np.ndarray]:
+    """Returns sorted distinct keys of the right pairs of each source, of all right and all wrong pairs, and scores.
+
+    The last array is the keys of excluded pairs, in any order.
+    """
     before = np.zeros(2, np.int64)
     sources: list[np.ndarray] = []
     keys: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     scores: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    excluded: list[np.ndarray] = []
     for files, name in zip(parts, names, strict=True):
         begin = len(keys[0])
         for *lengths, question, answer, right, score in _blocks(files, *(f"{side}.lengths" for side in SIDES), *EDGES):
             question_row, answer_row = rows["question"][before[0] + question], rows["answer"][before[1] + answer]
             before += [len(part) for part in lengths]
+            edges = question_row.astype(np.int64) << 32 | answer_row
             for n, chosen in enumerate((right == 1, right == 0)):
-                keys[n].append((question_row.astype(np.int64) << 32 | answer_row)[chosen])
+                keys[n].append(edges[chosen])
                 scores[n].append(score[chosen])
+            excluded.append(edges[right == 2])
         sources.append(np.unique(np.concatenate(keys[0][begin:])))
         if not len(sources[-1]):
             raise EndxError(f"{name}: no questions with a right passage are left to train on; leave it out of the data")
     if all(np.isnan(part).all() for of_kind in scores for part in of_kind):
         right = sources[0] if len(sources) == 1 else np.unique(np.concatenate(sources))
         wrong = np.unique(np.concatenate(keys[1]))
-        return sources, [right, np.setdiff1d(wrong, right, assume_unique=True)], None
+        return sources, [right, np.setdiff1d(wrong, right, assume_unique=True)], None, np.concatenate(excluded)
     judged, values = list[np.ndarray](), list[np.ndarray]()
     for of_kind, kind_scores in zip(keys, map(np.concatenate, scores), strict=True):
         known_first = np.argsort(np.isnan(kind_scores), kind="stable")  # the first known score of a pair is kept
@@ -254,7 +261,7 @@ def _judgements(
         kept = ~np.isin(pairs, judged[0]) if judged else np.ones(len(pairs), bool)
         judged.append(pairs[kept])
         values.append(kind_scores[known_first][first][kept])
-    return sources, judged, values
+    return sources, judged, values, np.concatenate(excluded)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,7 +307,7 @@ class TokenStore:
 
     @property
     def counts(self) -> Counts:
-        """Numbers of questions, right pairs (one in several sources counts in each) and hard negatives."""
+        """Numbers of questions, also without a right pair, of right pairs, once for each source, and hard negatives."""
         return self.pairs().counts
 
     def question_names(self, rows: np.ndarray) -> list[str]:

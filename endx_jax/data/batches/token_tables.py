@@ -101,7 +101,10 @@ class TextReader(Protocol):
 
 
 class Counts(NamedTuple):
-    """Numbers of distinct questions, right pairs and hard negatives of training data."""
+    """Numbers of distinct questions, right pairs and hard negatives of training data.
+
+    A store on disk also has the questions that have only hard negatives.
+    """
 
     questions: int
     pairs: int
@@ -118,8 +121,8 @@ class Pairs:
       questions: distinct questions.
       answers: distinct candidates.
       index: int32 [n, 2], (question, answer) rows of each pair.
-      positives: int32, for each of the Q questions the answers that are no negatives, ascending: the right ones, and
-        the question's own text if that is the answer of another pair.
+      positives: int32, for each of the Q questions the answers that are no negatives, ascending: the right ones, those
+        that are excluded for it, and the question's own text if that is the answer of another pair.
       hard_negatives: int32, hard negatives of each question.
       groups: int32 [Q], number of each question's group; None without groups.
       question_length: maximum length of a question, in tokens.

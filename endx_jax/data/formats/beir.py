@@ -185,12 +185,8 @@ def _check_known(query: str, document: str, queries: Container, documents: Conta
 def _judgements_path(folder: str, split: str | None) -> tuple[str, str]:
     """Returns the split and the file of its judgements."""
     splits = _splits(folder)
-    files = [folders.plain_or_gzip(os.path.join(folder, name)) for name in ("corpus.jsonl", "queries.jsonl")]
-    none = [os.path.basename(f) for f in files if not (os.path.exists(f) or _tables(f.removesuffix(".jsonl")))]
-    if missing := none + ["qrels"] * (not splits):
-        there = folders.endings_in(folder)
-        place = ", with judgements in qrels/test.tsv" * (missing[0] == "qrels")
-        raise EndxError(f"{folder}: no {missing[0]} in the folder, which is read as BEIR{place}; it has {there}")
+    if not splits:
+        raise _lacks(folder, "qrels", ", with judgements in qrels/test.tsv")
     split = folders.chosen_split(sorted(splits), split, os.path.join(folder, "qrels"))
     return split, splits[split]
 
@@ -210,8 +206,16 @@ def _part(folder: str, name: str, split: str | None) -> str:
     if os.path.exists(path):
         return path
     tables = _tables(os.path.join(folder, name))
+    if not tables:
+        raise _lacks(folder, f"{name}.jsonl")
     chosen = folders.chosen_split(sorted(tables), split if len(tables) > 1 else None, path)
     return os.path.join(folder, name, tables[chosen])
+
+
+def _lacks(folder: str, name: str, place: str = "") -> EndxError:
+    """Returns the error for a folder without a part."""
+    there = folders.endings_in(folder)
+    return EndxError(f"{folder}: no {name} in the folder, which is read as BEIR{place}; it has {there}")
 
 
 def _tables(folder: str) -> dict[str, str]:

@@ -83,7 +83,7 @@ class ReadOptions:
     Attributes:
       split: split of a folder that has several; None for its only one.
       pool: retrieval unit of reading-comprehension data: `answers`, `sentences` or `paragraphs` (whole ones, with
-        equal questions kept apart); empty for whole paragraphs with equal questions merged.
+        equal questions merged only if their ids are equal); empty for whole paragraphs with equal questions merged.
       whole: false if only the candidates that are judged or hard negatives are needed, of a BEIR folder.
       skip_invalid: true to skip invalid rows, and to log their number and the first reason.
       question_column: name of the question's column, in any case; None for the names in `columns.NAMES`.
@@ -145,16 +145,6 @@ class Format:
     default_split: Callable[[Place], str] = lambda place: "test"
     sets: Callable[[Place, str | None], dict[str, tuple[str, str]]] = lambda place, split: {}
     in_parts: bool = False
-
-
-def each_file(read: Callable[[str, InvalidRows], Iterable[Paragraph]]) -> Reader[Iterable[Paragraph]]:
-    """Returns a reader of the paragraphs of all files of a split."""
-
-    def paragraphs(place: Place, options: ReadOptions, invalid: InvalidRows) -> Iterator[Paragraph]:
-        for file in folders.table_files(place.path, options.split):
-            yield from read(file, invalid)
-
-    return paragraphs
 
 
 def each_row(parse: Callable[[dict, str], Example]) -> Reader[Iterable[tuple[str, Example]]]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from endx_jax import json_files
 from endx_jax.data.formats import row_files
-from endx_jax.data.formats.format import Format, each_file
+from endx_jax.data.formats.format import Format
 from endx_jax.data.formats.text_files import InvalidRows, uncompressed
 from endx_jax.data.sets.examples import UniqueIds
 from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, split_sentences
@@ -109,8 +109,8 @@ class Context:
         return f"context of {self.questions[0].id}"
 
 
-def mrqa_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
-    """Yields the contexts of an MRQA file without marks, with the first span of each question's first answer.
+def mrqa_paragraphs(path: str, invalid: InvalidRows | None = None, split: str | None = None) -> Iterator[Paragraph]:
+    """Yields the contexts of MRQA's files without marks, with the first span of each question's first answer.
 
     MRQA found most spans by string search, and recommends the first span of the first answer, with which HotpotQA and
     NewsQA have the counts of ENDX (Wang et al. 2021, Table 1). Sentences end at marks; between marks, ReQA's rules
@@ -119,23 +119,26 @@ def mrqa_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[P
     Raises:
       EndxError: the file is invalid; the message has the line.
     """
-    for context in contexts(path, invalid=invalid):
+    for context in contexts(path, invalid=invalid, split=split):
         marked = len(context.unmarked.text) < context.length
         sentences = context.unmarked.sentences() if marked else None
         yield Paragraph(context.article, context.unmarked.text, context.questions, sentences)
 
 
-def contexts(path: str, *, every_span: bool = False, invalid: InvalidRows | None = None) -> Iterator[Context]:
-    """Yields the contexts of an MRQA file one at a time; skips those without text or questions.
+def contexts(
+    path: str, *, every_span: bool = False, invalid: InvalidRows | None = None, split: str | None = None
+) -> Iterator[Context]:
+    """Yields the contexts of MRQA's files one at a time; skips those without text or questions.
 
     Args:
-      path: `.jsonl` or `.jsonl.gz` file.
+      path: file, folder or pattern of `row_files.read_rows`.
       every_span: true to return all spans of a question's detected answers, in the order of the context; false for only
         the first span of the first answer. A question without spans has no answer.
       invalid: handler of invalid contexts; by default they raise EndxError.
+      split: split of a folder.
     """
     invalid, ids = invalid or InvalidRows(path), UniqueIds("question")
-    for _, where, row in row_files.read_rows(path, invalid):
+    for _, where, row in row_files.read_rows(path, invalid, split=split):
         if "header" in row and "context" not in row:
             continue
         questions: list[Question] = []
@@ -245,7 +248,7 @@ def _spans(numbers: array.array, context: Context, path: str) -> tuple[tuple[int
 MRQA = Format(
     "mrqa",
     lambda place: place.row.keys() == {"header"} or place.has_keys({"context", "qas"}),
-    paragraphs=each_file(mrqa_paragraphs),
+    paragraphs=lambda place, options, invalid: mrqa_paragraphs(place.path, invalid, options.split),
 )
 MULTIREQA = Format(
     "multireqa",

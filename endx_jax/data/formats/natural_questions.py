@@ -15,7 +15,7 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.formats import row_files
-from endx_jax.data.formats.format import Format, each_file
+from endx_jax.data.formats.format import Format
 from endx_jax.data.formats.mrqa import TAG
 from endx_jax.data.formats.text_files import InvalidRows
 from endx_jax.data.sets.examples import UniqueIds
@@ -91,21 +91,22 @@ class _Page:
         return json_files.value(self._tokens[number], key, f"{self.where}: document_tokens[{number}]")
 
 
-def natural_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
+def natural_paragraphs(path: str, invalid: InvalidRows | None = None, split: str | None = None) -> Iterator[Paragraph]:
     """Yields the paragraphs that contain answers, in file order, each with one question; reads one page at a time.
 
     A paragraph is the text of a long answer without tags. Words are separated as in the page. Simplified files do not
     have this information, so all their tokens are separated: `( 1969 ) .`.
 
     Args:
-      path: `.jsonl` or `.jsonl.gz` file.
+      path: file, folder or pattern of `row_files.read_rows`.
       invalid: handler of invalid lines; by default they raise EndxError.
+      split: split of a folder.
 
     Raises:
       EndxError: the file is invalid; the message has the line.
     """
     invalid, ids = invalid or InvalidRows(path), UniqueIds("question")
-    for _, where, row in row_files.read_rows(path, invalid):
+    for _, where, row in row_files.read_rows(path, invalid, split=split):
         with invalid.row():
             yield from [*_paragraphs(row, where, ids)]
 
@@ -180,5 +181,5 @@ NATURAL_QUESTIONS = Format(
         {"annotations", "document_tokens"},
         {"annotations", "document_html"},
     ),
-    paragraphs=each_file(natural_paragraphs),
+    paragraphs=lambda place, options, invalid: natural_paragraphs(place.path, invalid, options.split),
 )

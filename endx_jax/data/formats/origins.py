@@ -182,8 +182,6 @@ ORIGINS: dict[str, Origin] = {
     "multireqa/searchqa": _multireqa("SearchQA"),
 }
 
-PREFIXES = ("reqa/", "multireqa/")  # of the names of prepared sets
-
 
 def name_and_split(path: str) -> tuple[str, str]:
     """Returns name and split of a prepared data set such as `reqa/squad:validation`; the default split is `train`."""

@@ -15,13 +15,13 @@ import numpy as np
 from endx_jax.data.formats import document_files, folders, text_files
 from endx_jax.data.formats.answer_strings import ANSWERS
 from endx_jax.data.formats.beir import BEIR, SUITE
-from endx_jax.data.formats.format import DEFAULTS, Format, Place, ReadOptions
+from endx_jax.data.formats.format import DEFAULTS, Format, Place, Reader, ReadOptions, T
 from endx_jax.data.formats.llama_index import LLAMA_INDEX
 from endx_jax.data.formats.made import MADE
 from endx_jax.data.formats.mrqa import MRQA, MULTIREQA
 from endx_jax.data.formats.msmarco import MSMARCO
 from endx_jax.data.formats.natural_questions import NATURAL_QUESTIONS
-from endx_jax.data.formats.origins import PREFIXES, name_and_split
+from endx_jax.data.formats.origins import ORIGINS, name_and_split
 from endx_jax.data.formats.squad import FOLDER, SQUAD, SQUAD_ROWS
 from endx_jax.data.formats.tables import COLUMNS, ENDINGS, LINES, PASSAGES, Placed
 from endx_jax.data.formats.text_files import InvalidRows
@@ -54,7 +54,7 @@ def _prepared(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
 # Data sets of `endx prepare`, by name.
 PREPARED = Format(
     "prepared",
-    lambda place: place.path.startswith(PREFIXES),
+    lambda place: name_and_split(place.path)[0] in ORIGINS,
     paragraphs=_prepared,
     parts=lambda place: None if ":" in place.path else (f"{place.path}:train", f"{place.path}:validation"),
 )
@@ -83,8 +83,8 @@ FORMATS: list[Format] = [
     ANSWERS,
     COLUMNS,
 ]
-# Those that other processes know too; a program or a config file may add formats of its own to `FORMATS`.
-PACKAGED = (*FORMATS,)
+# Those that other processes know too; a program or a config file may add formats of its own to `FORMATS`, and data.
+PACKAGED = tuple(FORMATS[1:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +142,9 @@ class Data:
         if self.format.paragraphs:
             return records_of(self.paragraphs(), [self.path], self.options.pool)
         if read := self.format.records:
-            return self._logged(read)
+            return self._whole(read)
         if self.format.examples:
-            return self._logged(self._merged)
+            return self._whole(self._merged)
         if self.path.lower().endswith(".xlsx"):  # may hold pairs
             raise text_files.unknown_ending(self.path, ENDINGS)  # which names the format to save them in
         corpus = self.path if os.path.exists(self.path) else folders.base(self.path)
@@ -158,10 +158,7 @@ class Data:
         """Yields questions with their right and wrong passages in the order of the data, without merging."""
         if not self.format.examples:
             raise EndxError(f"{self.path} is {self.format.name}, which is not read row by row")
-        options = self.options
-        invalid = InvalidRows(options.part.file if options.part else self.path, skip=options.skip_invalid)
-        yield from (example for _, example in self.format.examples(self.place, options, invalid))
-        invalid.log()
+        yield from (example for _, example in self._each(self.format.examples))
 
     def paragraphs(self) -> Iterator[Paragraph]:
         """Yields the paragraphs of reading-comprehension data in the order of the data, without merging."""
@@ -172,13 +169,11 @@ class Data:
                 f"{self.path} is not reading-comprehension data ({kinds}) but {self.format.name}; {choice}leave "
                 "data.pool empty"
             )
-        invalid = InvalidRows(self.path, skip=self.options.skip_invalid)
-        yield from self.format.paragraphs(self.place, self.options, invalid)
-        invalid.log()
+        yield from self._each(self.format.paragraphs)
 
     def judgements(self) -> Judgements:
         """Returns the questions with the ids of their right documents, if possible without reading the documents."""
-        return self._logged(self.format.judgements) if self.format.judgements else self.records().judgements
+        return self._whole(self.format.judgements) if self.format.judgements else self.records().judgements
 
     def documents(self) -> Iterator[Document]:
         """Yields the documents of a corpus in the order of the data.
@@ -196,10 +191,16 @@ class Data:
             return _checked(self.path, functools.partial(read, self.place, options, InvalidRows(self.path)))
         return _checked(self.path, lambda: ((self.path, document) for document in self.records().documents))
 
-    def _logged(self, read: Callable):
-        invalid = InvalidRows(self.path, skip=self.options.skip_invalid)
-        contents = read(self.place, self.options, invalid)
+    def _each(self, read: Reader[Iterable[T]]) -> Iterator[T]:
+        """Yields what a reader returns, and then logs the rows that it skipped."""
+        part = self.options.part
+        invalid = InvalidRows(part.file if part else self.path, skip=self.options.skip_invalid)
+        yield from read(self.place, self.options, invalid)
         invalid.log()
+
+    def _whole(self, read: Reader[T]) -> T:
+        """Returns what a reader returns, and logs the rows that it skipped."""
+        (contents,) = self._each(lambda *given: [read(*given)])
         return contents
 
     def _merged(self, place: Place, options: ReadOptions, invalid: InvalidRows) -> RetrievalSet:
@@ -318,7 +319,7 @@ def path_and_split(path: str) -> tuple[str, str | None]:
     The split of a prepared set, such as `reqa/squad:validation`, is a part of its name.
     """
     whole, colon, split = path.rpartition(":")
-    if not colon or "/" in split or path.startswith(PREFIXES) or os.path.exists(path):
+    if not colon or "/" in split or whole in ORIGINS or os.path.exists(path):
         return path, None
     return whole, split
 

@@ -3,7 +3,6 @@
 Parquet, Arrow and Feather need pyarrow, of the extra `data`.
 """
 
-import collections
 import contextlib
 import csv
 import os
@@ -66,7 +65,7 @@ def read_rows(
       messages; values by key). Blank lines, and rows of empty cells, are skipped.
 
     Raises:
-      EndxError: the file is missing or invalid, or two columns of CSV or TSV have the same name.
+      EndxError: the file is missing or invalid, or two columns of a table have the same name.
     """
     invalid = invalid or InvalidRows(path)
     total = last = 0
@@ -111,16 +110,21 @@ def _csv_rows(path: str, delimiter: str, check: Callable, invalid: InvalidRows) 
                 continue
             header = [name.strip() for name in fields]
             check(header, where)
-            names = [*filter(None, header)]
-            if len({*names}) < len(names):
-                among = json_files.format_names(header)
-                raise EndxError(f"{where}: two columns have the same name among {among}; rename one of them")
+            _check_distinct(header, where)
             continue
         with invalid.row():
             if len(fields) != len(header):
                 counts = f"{counted(len(fields), 'column')} where the header has {len(header)}"
                 raise EndxError(f"{where}: {counts}; put quotes around every text that contains {delimiter!r}")
             yield number, where, dict(zip(header, fields, strict=True))
+
+
+def _check_distinct(names: list[str], where: str) -> None:
+    """Raises EndxError if two columns have the same name and not an empty one."""
+    named = [*filter(None, names)]
+    if len({*named}) < len(named):
+        among = json_files.format_names(names)
+        raise EndxError(f"{where}: two columns have the same name among {among}; rename one of them")
 
 
 def _delimiter(path: str, choices: str) -> str:
@@ -186,11 +190,7 @@ def whole_number(text: str, where: str) -> int:
 
 def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
     """Returns parts of a table of about `rows` rows, which can be read independently; text files are one part each."""
-    return [
-        FilePart(file, *part)
-        for file in folders.table_files(path, split)
-        for part in (row_group_parts(file, rows) if file.lower().endswith(ARROW_ENDINGS) else [(None, 0)])
-    ]
+    return [FilePart(file, *part) for file in folders.table_files(path, split) for part in row_group_parts(file, rows)]
 
 
 def arrow_rows(
@@ -204,12 +204,12 @@ def arrow_rows(
       before: number of rows before these groups.
 
     Raises:
-      EndxError: pyarrow is not installed, or the data are invalid.
+      EndxError: pyarrow is not installed, the data are invalid, or two columns have the same name.
     """
     number = before
     with _opened(file, groups, lambda: number) as (_, fields, batches):
-        counts = collections.Counter(field.name for field in fields)
-        columns = [n for n, field in enumerate(fields) if counts[field.name] == 1 and _is_json(field.type)]
+        _check_distinct([field.name for field in fields], file)
+        columns = [n for n, field in enumerate(fields) if _is_json(field.type)]
         for batch in batches:
             batch = batch.select(columns)
             batch.validate(full=True)  # damaged offsets could point anywhere in memory
@@ -222,7 +222,7 @@ def arrow_rows(
 def row_group_parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
     """Returns (first row group and end of the last, rows before them) of parts of at least `size` rows, if possible.
 
-    Feather and Arrow files are one part, without row groups.
+    Files of other types than parquet are one part, without row groups.
     """
     if not file.lower().endswith(".parquet"):
         return [(None, 0)]

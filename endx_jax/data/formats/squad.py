@@ -10,8 +10,8 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.data.formats import row_files, text_files
-from endx_jax.data.formats.folders import find
-from endx_jax.data.formats.format import Format, Place, each_file
+from endx_jax.data.formats.folders import find, table_files
+from endx_jax.data.formats.format import Format, Place
 from endx_jax.data.formats.text_files import InvalidRows, read_json
 from endx_jax.data.sets.examples import UniqueIds
 from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question
@@ -31,27 +31,23 @@ def files_of(folder: str | os.PathLike) -> tuple[str, str]:
     return train, dev
 
 
-def squad_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[Paragraph]:
-    """Yields the paragraphs of a SQuAD file in file order.
+def squad_paragraphs(path: str, invalid: InvalidRows | None = None, split: str | None = None) -> Iterator[Paragraph]:
+    """Yields the paragraphs of SQuAD's files in file order.
 
-    An article without a title gets the title `article N`, counted from 0. A question marked `is_impossible` has no
-    answers. An id may be an integer.
+    An article without a title gets the title `article N`, counted from 0 over all files. A question marked
+    `is_impossible` has no answers. An id may be an integer.
 
     Args:
-      path: `.json` or `.json.gz` file.
+      path: `.json` or `.json.gz` file, or folder or pattern of `folders.table_files`.
       invalid: handler of invalid questions; by default they raise EndxError.
+      split: split of a folder.
 
     Raises:
       EndxError: the file is not JSON (named by line and column) or not SQuAD (named by the path of the key), an answer
         starts outside its context, or two questions have the same id.
     """
     invalid, ids = invalid or InvalidRows(path), UniqueIds("question")
-    contents = read_json(path)
-    if "data" not in contents:
-        keys = json_files.format_names(contents)
-        raise EndxError(f"{path} is one object with the keys {keys}, not SQuAD's 'data': {text_files.OBJECTS}")
-    for number, article in enumerate(json_files.list_at(contents, "data", path)):
-        at = f"{path}: data[{number}]"
+    for number, (at, article) in enumerate(_articles(path, split)):
         title = json_files.text_at(article, "title", at, "", may_be_empty=True, strip=False) or f"article {number}"
         for n, paragraph in enumerate(json_files.list_at(article, "paragraphs", at)):
             place = f"{at}.paragraphs[{n}]"
@@ -60,9 +56,20 @@ def squad_paragraphs(path: str, invalid: InvalidRows | None = None) -> Iterator[
             for k, item in enumerate(json_files.list_at(paragraph, "qas", place)):
                 with invalid.row():
                     question = _question(item, f"{place}.qas[{k}]", len(context))
-                    ids.add([(question.text, question.id)], path)
+                    ids.add([(question.text, question.id)], place)
                     questions.append(question)
             yield Paragraph(title, context, tuple(questions))
+
+
+def _articles(path: str, split: str | None) -> Iterator[tuple[str, object]]:
+    """Yields (location, article)."""
+    for file in table_files(path, split):
+        contents = read_json(file)
+        if "data" not in contents:
+            keys = json_files.format_names(contents)
+            raise EndxError(f"{file} is one object with the keys {keys}, not SQuAD's 'data': {text_files.OBJECTS}")
+        articles = json_files.list_at(contents, "data", file)
+        yield from ((f"{file}: data[{number}]", article) for number, article in enumerate(articles))
 
 
 def has_spans(place: Place) -> bool:
@@ -97,7 +104,7 @@ def squad_rows(path: str, invalid: InvalidRows | None = None, split: str | None 
             answers = _answers_of_row(row, where)
             asked = {"id": str(number)} | row | {"answers": answers, "is_impossible": not answers}
             question = _question(asked, where, len(context), ": ")
-            ids.add([(question.text, question.id)], path)
+            ids.add([(question.text, question.id)], where)
             if place != (title, context):
                 if questions:
                     yield Paragraph(article, place[1], tuple(questions))
@@ -146,7 +153,11 @@ def _refuse(place: Place, *_) -> Iterator[Paragraph]:
     raise EndxError(f"{place.path} holds SQuAD's files: name one of them, or set data.pool to train on the folder")
 
 
-SQUAD = Format("squad", lambda place: place.is_object, paragraphs=each_file(squad_paragraphs))
+SQUAD = Format(
+    "squad",
+    lambda place: place.is_object,
+    paragraphs=lambda place, options, invalid: squad_paragraphs(place.path, invalid, options.split),
+)
 SQUAD_ROWS = Format(
     "squad_rows",
     has_spans,

@@ -1,4 +1,4 @@
-"""Reading of data files within memory limits: finds files by name, and yields lines or items of JSON lists."""
+"""Reading of data files within memory limits: blocks, lines, JSON and YAML, and the handler of invalid rows."""
 
 import codecs
 import contextlib
@@ -23,7 +23,7 @@ MOST_VALUES = 4_000_000
 # Bytes at the beginning of a file that are read to detect its format.
 HEAD = 1_000_000
 
-# Endings of the files that `arrow` reads, and of YAML, with its maximum bytes, since its parser is slow.
+# Endings of the files that `row_files.arrow_rows` reads, and of YAML, with its maximum bytes, since its parser is slow.
 ARROW_ENDINGS = (".parquet", ".arrow", ".feather")
 YAML, MOST_YAML = (".yml", ".yaml"), 2_000_000
 

@@ -82,9 +82,7 @@ def _scores(row: dict, right: list[Named], wrong: list[Named], where: str) -> li
         if len(values) != len(passages):
             raise EndxError(f"{where}: {key!r} has {len(values)} scores for {len(passages)} passages")
         for n, value in enumerate(values):
-            scores.append(json_files.number(value, f"{where}: {key}[{n}]"))
-            if not abs(scores[-1]) <= MOST_SCORE:
-                raise EndxError(f"{where}: {key}[{n}] is {scores[-1]}; it must be a finite number of float32")
+            scores.append(json_files.as_number(value, f"{where}: {key}[{n}]", least=-MOST_SCORE, most=MOST_SCORE))
     return scores
 
 

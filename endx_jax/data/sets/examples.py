@@ -20,6 +20,7 @@ class Example(NamedTuple):
       scores: a teacher's scores of the right and then of the wrong passages, NaN where unknown; None if there are none.
       id: id of the question; empty if it has none.
       group: subject of the question, such as the title of an article; None if unknown.
+      excluded: texts of candidates that are neither ranked for the question nor negatives of it, unless they are right.
     """
 
     question: str
@@ -28,6 +29,7 @@ class Example(NamedTuple):
     scores: Sequence[float] | None = None
     id: str = ""
     group: str | None = None
+    excluded: Sequence[str] = ()
 
 
 def texts_of(passages: Iterable[Passage]) -> list[str]:

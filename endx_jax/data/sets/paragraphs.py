@@ -57,8 +57,8 @@ def whole_paragraphs(paragraphs: Iterable[Paragraph], source: str, *, merge: boo
       paragraphs: paragraphs in file order.
       source: name of the data, for messages.
       merge: true to merge equal questions, with the id and group (article) of the first and the right paragraphs of
-        all. Otherwise each question has one right paragraph, as RR counts SQuAD (Table 1). RR does not merge equal
-        paragraphs, of which SQuAD's train file has 5.
+        all. Otherwise only those with equal ids are merged, as RR counts SQuAD (Table 1), where ids are unique. RR does
+        not merge equal paragraphs, of which SQuAD's train file has 5.
 
     Raises:
       EndxError: no question has an answer.

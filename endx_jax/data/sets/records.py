@@ -33,15 +33,16 @@ class RetrievalSet:
       candidate_ids: N external ids.
       groups: the subject of each question, such as the title of an article; None if unknown.
       hard_negatives: sorted indices of each question's hard negatives; None if there are none.
-      sources: for each question, the numbers of the mixed sets that judge each of its right candidates and hard
-        negatives so (see `mix`), by index; None if no sets were mixed.
+      sources: for each question, the numbers of the mixed sets (see `mix`) that have each of its right candidates, by
+        index; None if no sets were mixed.
       scores: for each question, a teacher's scores of its right candidates and hard negatives by index, or nothing;
         None if there are none.
       grades: for each question, the grades of its right candidates by index, 1 or more; None if all are 1.
-      excluded: for each question, sorted indices of candidates that are not ranked for it, such as its own text; None
-        if there are none.
+      excluded: for each question, sorted indices of candidates that are neither ranked for it nor negatives of it, such
+        as its own text; None if there are none.
       language: language of the texts, for BM25; empty: it is detected.
       numbered: true if the data has no ids of candidates, so that they were counted, and mean nothing elsewhere.
+      own: first of the mixed sets, as it was before, with the texts that are searched; None if no sets were mixed.
     """
 
     questions: tuple[str, ...]
@@ -57,6 +58,7 @@ class RetrievalSet:
     excluded: tuple[tuple[int, ...], ...] | None = None
     language: str = ""
     numbered: bool = dataclasses.field(default=False, compare=False)
+    own: "RetrievalSet | None" = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
         count = len(self.questions)
@@ -123,13 +125,13 @@ class RetrievalSet:
 
     @property
     def examples(self) -> Iterator[Example]:
-        """Questions with the texts of their right candidates and hard negatives."""
+        """Questions with the texts of their right candidates, hard negatives and excluded candidates."""
         for row, (question, name) in enumerate(zip(self.questions, self.question_ids, strict=True)):
-            listed = self.qrels[row], self.hard_negatives[row] if self.hard_negatives else ()
-            right, wrong = ([self.candidates[candidate] for candidate in candidates] for candidates in listed)
+            listed = [column[row] if column else () for column in (self.qrels, self.hard_negatives, self.excluded)]
+            right, wrong, excluded = ([self.candidates[candidate] for candidate in rows] for rows in listed)
             given = None if self.scores is None else self.scores[row]
             scores = None if given is None else [given.get(one, np.nan) for one in (*listed[0], *listed[1])]
-            yield Example(question, right, wrong, scores, name, self.groups[row] if self.groups else None)
+            yield Example(question, right, wrong, scores, name, self.groups[row] if self.groups else None, excluded)
 
     def select_questions(self, rows: Sequence[int]) -> "RetrievalSet":
         """Returns the questions in `rows`, in that order, with the whole pool."""
@@ -196,9 +198,9 @@ class RetrievalSet:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Hash of all data that training reads: texts, judgements, groups, hard negatives and scores."""
+        """Hash of all data that training reads: texts, judgements, groups, hard negatives, scores and exclusions."""
         digest = hashlib.sha256()
-        some = [part for part in (self.sources, self.scores) if part is not None]
+        some = [part for part in (self.sources, self.scores, self.excluded) if part is not None]
         for part in (self.questions, self.candidates, self.qrels, self.groups, self.hard_negatives, *some):
             digest.update(json.dumps(part, ensure_ascii=False).encode())
         return digest.hexdigest()
@@ -230,9 +232,8 @@ class RetrievalSet:
             sources, order = np.asarray(sorted(rows), np.int32).reshape(-1, 2).T
             index, sizes = index[order], tuple(np.bincount(sources).tolist())
         none = ((),) * len(self.questions)
-        same, wrong = self.own_texts, self.hard_negatives or none
-        # Prompts of a mixture's sets hide equal texts, which were excluded before.
-        excluded = (self.sources and self.excluded) or none
+        wrong, excluded = self.hard_negatives or none, self.excluded or none
+        same = self.own_texts  # which `RetrievalSetBuilder` excludes, but who makes a set otherwise may not
         listed = ({*rows, *excluded[n]} | ({same[n]} if n in same else set()) for n, rows in enumerate(self.qrels))
         right = list(map(sorted, listed))
         scores = None
@@ -271,13 +272,13 @@ class RetrievalSetBuilder:
     """Builder of a retrieval set, in which equal texts are one row with the id of the first and all their judgements.
 
     Attributes:
-      questions: row of each question by its text.
+      questions: row of each question by its text, or by text and id if it is not merged; see `add`.
       candidates: row of each candidate by its text.
       without_right: questions that were added without a right passage; see `add`.
     """
 
     def __init__(self):
-        self.questions: dict[str, int] = {}
+        self.questions: dict[str | tuple[str, str], int] = {}
         self.candidates: dict[str, int] = {}
         self.without_right: list[Example] = []
         self._listed: list[tuple[str, str, str | None]] = []
@@ -302,9 +303,9 @@ class RetrievalSetBuilder:
         scores: Sequence[float] | None = None,
         id: str = "",
         group: str | None = None,
+        excluded: Sequence[str] = (),
         *,
         grades: Sequence[int] = (),
-        excluded: Sequence[str] = (),
         merge: bool = True,
     ) -> None:
         """Adds a question with its passages: the fields of an `Example`, so that `add(*example)` adds one.
@@ -320,15 +321,14 @@ class RetrievalSetBuilder:
           scores: as in `Example`.
           id: id of a new question; by default `q` and its row.
           group: group of a new question.
+          excluded: as in `Example`. The candidate with the question's own text is always one of them.
           grades: grades of the right passages, by default 1; of several grades of a passage the highest counts.
-          excluded: texts of candidates that are not ranked for the question, unless they are right. The candidate with
-            the question's own text is always one of them.
-          merge: false for a new row even if there is a question with this text.
+          merge: false to merge the question only with those that have its id too.
         """
         if not right:
             self.without_right.append(Example(question, right, wrong, scores, id, group))
             return
-        row = self.questions.setdefault(question, len(self._listed)) if merge else len(self._listed)
+        row = self.questions.setdefault(question if merge else (question, id), len(self._listed))
         if row == len(self._listed):
             self._listed.append((question, id, group))
             self._grades.append({})
@@ -376,8 +376,8 @@ class RetrievalSetBuilder:
             questions=questions,
             candidates=tuple(self.candidates),
             qrels=tuple(tuple(sorted(right)) for right in self._grades),
-            question_ids=_filled_ids(question_ids, "q"),
-            candidate_ids=_filled_ids(self._candidate_ids, "d"),
+            question_ids=_unique_ids(question_ids, "q"),
+            candidate_ids=_unique_ids(self._candidate_ids, "d"),
             groups=None if None in groups else groups,
             hard_negatives=wrong if hard_negatives or any(wrong) else None,
             scores=tuple(self._scores.get(row, {}) for row in range(len(questions))) if self._scores else None,
@@ -389,19 +389,20 @@ class RetrievalSetBuilder:
         )
 
 
-def _filled_ids(ids: Sequence[str], letter: str) -> tuple[str, ...]:
-    """Returns ids with `letter` and the row in place of empty ones, and underscores after it if another id is equal."""
-    if all(ids):
+def _unique_ids(ids: Sequence[str], letter: str) -> tuple[str, ...]:
+    """Returns ids with `letter` and the row in place of empty ones; new and repeated ones end in underscores if taken.
+
+    The first of equal ids is kept.
+    """
+    given, unique = {*ids}, dict[str, None]()
+    if len(given) == len(ids) and "" not in given:
         return tuple(ids)
-    taken, filled = set(ids), []
     for row, name in enumerate(ids):
-        if not name:
-            name = f"{letter}{row}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
-        filled.append(name)
-    return tuple(filled)
+        new = name or f"{letter}{row}"
+        while new in unique or (new != name and new in given):
+            new += "_"
+        unique[new] = None
+    return tuple(unique)
 
 
 class Pools(dict[str, RetrievalSet]):

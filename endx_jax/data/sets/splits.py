@@ -58,8 +58,8 @@ def split_questions(records: RetrievalSet, *, validation: float, test: float) ->
     """Splits by the sha256 of each question id, as RR does; a candidate may be in all three sets.
 
     Held-out questions can have answers of the train set, so metrics are higher than with `split`. The pool of each set
-    is the right candidates of its own questions. Few questions are divided as by `split`, and questions that are right
-    candidates of each other stay together.
+    is the right candidates and hard negatives of its own questions. Few questions are divided as by `split`, and
+    questions that are right candidates of each other stay together.
 
     Args:
       records: retrieval set; its order is kept.
@@ -108,12 +108,7 @@ def take(records: RetrievalSet, limit: int) -> RetrievalSet:
     """Returns the `limit` questions with the smallest sha256 of their texts, in that order, with their candidates.
 
     Returns all questions if there are fewer. When data is added, most of the selected questions stay the same.
-
-    Raises:
-      EndxError: `limit` is below 1.
     """
-    if limit < 1:
-        raise EndxError(f"the maximum number of questions must be at least 1, not {limit}")
     return records.subset(_by_hash(records)[:limit])
 
 

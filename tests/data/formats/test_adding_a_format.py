@@ -18,7 +18,7 @@ def cards(tmp_path):
     assert "CARDS, " in entry
     names: dict = {}
     exec(file, names)
-    FORMATS.insert(0, names["CARDS"])
+    FORMATS.insert(2, names["CARDS"])
     return written(tmp_path / "capitals.cards", "Capital of Peru? => Lima\nWhat then?\nCapital of Chile? => Santiago\n")
 
 

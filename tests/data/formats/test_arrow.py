@@ -101,7 +101,7 @@ def test_corpora_and_training_files_of_other_tools_are_read(tmp_path):
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path):
     parquet.write_table(pa.table([["q"], ["a"], ["b"]], ["question", "answer", "answer"]), tmp_path / "two.parquet")
-    check_refusal(lambda: read(tmp_path / "two.parquet"), "'answer'", "'question'")
+    check_refusal(lambda: read(tmp_path / "two.parquet"), "two.parquet", "two columns", "'question', 'answer'")
 
 
 @pytest.mark.parametrize("ending", ARROW_ENDINGS)

@@ -64,6 +64,8 @@ def test_every_short_answer_of_several_annotators_counts(write):
     assert conversion.records.candidates == ("The bee (Apis) is small2.", "It flies – to Käse.", "It stings.")
     assert conversion.records.qrels == ((0, 1, 2),)
     assert conversion.rows == 3
+    whole = registry.open_data(path, registry.ReadOptions(pool="paragraphs")).records()
+    assert (whole.question_ids, whole.qrels) == (("1",), ((0, 1),))
 
 
 def test_an_answer_starts_at_its_first_word(write):

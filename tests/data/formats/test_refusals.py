@@ -109,7 +109,7 @@ ROWS = [
     row("x.jsonl", scored([1.0], [1.0, 2.0]), "line 2", "'neg_scores'", "2 scores for 1"),
     row("x.jsonl", scored([], [1.0]), "line 2", "'pos_scores'", "0 scores for 1"),
     row("x.jsonl", scored([float("nan")], [1.0]), "line 2"),
-    row("x.jsonl", scored([1.0], [-1e39]), "line 2", "neg_scores[0] is -1e+39", "finite"),
+    row("x.jsonl", scored([1.0], [-1e39]), "line 2", "neg_scores[0] is -1e+39", "from -3e+38"),
     row("x.jsonl", scored(["1"], [1.0]), "line 2", "pos_scores[0] is '1'", "number"),
     row("x.jsonl", scored(1.0, [1.0]), "line 2", "'pos_scores'", "a list"),
     row("x.jsonl", scored(None, None), "line 2", "no scores", "the rows above"),
@@ -265,6 +265,19 @@ def test_a_line_of_natural_questions_is_named(tmp_path, change, named):
 
 
 @pytest.mark.parametrize(
+    ("name", "contents", "others"),
+    [
+        ("json", json.dumps(TREE), json.dumps(changed(TREE, "data.0.paragraphs.0.qas.1.question", "Other?"))),
+        ("jsonl", [MRQA], [changed(MRQA, "qas.0.question", "other?")]),
+        ("jsonl", [NQ], [NQ | {"question_text": "other"}]),
+    ],
+)
+def test_an_id_of_questions_in_two_files_is_named(tmp_path, name, contents, others):
+    put(tmp_path, {f"a.{name}": contents, f"b.{name}": others})
+    check_refusal(lambda: read(tmp_path), f"b.{name}", "two texts")
+
+
+@pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"candidate_id": "SQuAD-b1"}, ["'SQuAD-b1'", "NAME_QUESTION/.../_NUMBER"]),
@@ -402,6 +415,12 @@ FOLDERS += [
 @pytest.mark.parametrize(("files", "named", "options"), FOLDERS)
 def test_a_file_of_a_folder_is_named(tmp_path, files, named, options):
     check_refusal(lambda: read(put(tmp_path, files), **options), str(tmp_path), *named)
+
+
+@pytest.mark.parametrize("name", ["docs.jsonl", "corpus/part-0.jsonl"])
+def test_a_folder_of_queries_without_a_corpus_is_named(tmp_path, name):
+    put(tmp_path, {"queries.jsonl": BEIR["queries.jsonl"], name: BEIR["corpus.jsonl"]})
+    check_refusal(lambda: next(read_corpus(tmp_path)), "no corpus.jsonl", "BEIR", "2 .jsonl")
 
 
 def document(name, text, *named, **options):

@@ -73,7 +73,7 @@ def test_a_folder_of_squad_needs_a_pool_or_a_file(tmp_path):
     folder = write_squad(tmp_path / "squad")
     check_refusal(lambda: read(folder), "SQuAD's", "data.pool")
     (folder / "corpus.jsonl").touch()
-    check_refusal(lambda: read(folder), "queries.jsonl", "which is read as BEIR")
+    check_refusal(lambda: read(folder), "no qrels", "which is read as BEIR")
 
 
 def test_files_of_several_formats_are_read_one_after_another(tmp_path):
@@ -100,6 +100,7 @@ def test_files_of_several_formats_are_read_one_after_another(tmp_path):
         ("hf://datasets/o/n@v1/sets:dev", ("hf://datasets/o/n@v1/sets", "dev")),
         ("s3://bucket/nfcorpus", ("s3://bucket/nfcorpus", None)),
         ("reqa/squad:validation", ("reqa/squad:validation", None)),
+        ("reqa/other:validation", ("reqa/other", "validation")),
         ("at 10:30.csv", ("at 10:30.csv", None)),
     ],
 )
@@ -107,3 +108,10 @@ def test_a_path_may_end_in_a_split(path, found, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "at 10:30.csv").touch()
     assert path_and_split(path) == found
+
+
+def test_a_path_that_begins_as_the_names_of_prepared_sets_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_squad(tmp_path / "reqa" / "squadd")
+    assert read("reqa/squadd/dev-v1.1.json").questions[:1] == ("who flies?",)
+    check_refusal(lambda: read("reqa/sqad"), "reqa/sqad", "no such file or folder")

@@ -31,6 +31,10 @@ def test_squad_is_read_from_folders_and_patterns(tmp_path):
     both = reqa.convert([tmp_path / "dev-0.json", tmp_path / "train-0.json"], "sentences")
     assert reqa.convert(f"{tmp_path}/*.json", "sentences") == both
     check_refusal(lambda: read(tmp_path), "choose one with split")
+    untitled = small_squad.article("", ("A first.", small_squad.asked("i1", "What?", 0)))
+    written(tmp_path / "train-0.json", json.dumps({"data": [untitled]}))
+    written(tmp_path / "train-1.json", json.dumps({"data": [untitled]}).replace("i1", "i2").replace("What", "Who"))
+    assert read(tmp_path, split="train").groups == ("article 0", "article 1")
 
 
 @pytest.mark.parametrize("name", ["c.xlsx", "a.json", "pipe.csv"])

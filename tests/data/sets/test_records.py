@@ -1,7 +1,7 @@
 import dataclasses
 
 from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
-from endx_jax.data.sources import first_of_mixed, mix
+from endx_jax.data.sources import mix
 
 
 def test_a_set_is_shown_in_a_line_and_a_question_s_own_text_is_ranked_if_it_is_right():
@@ -24,6 +24,18 @@ def test_what_is_right_is_neither_a_hard_negative_nor_excluded_and_what_is_exclu
     assert merged.build() == dataclasses.replace(expected, hard_negatives=((2,),), excluded=((1, 3),))
 
 
+def test_a_question_that_is_not_merged_has_one_row_for_each_id_and_ids_of_several_texts_are_made_unique():
+    merged = RetrievalSetBuilder()
+    for question, right, name in ("qa1", "qb1", "ra1", ("q", "a", "1_"), ("q", "a", "q4")):
+        merged.add(question, [right], id=name, merge=False)
+    merged.add("s", [("a", "1"), ("c", "d0")])
+    merged.candidate("d", "d0")
+    records = merged.build()
+    assert records.qrels == ((0, 1), (0,), (0,), (0,), (0, 2))
+    assert records.question_ids == ("1", "1__", "1_", "q4", "q4_")
+    assert records.candidate_ids == ("d0_", "d1", "d0", "d0__")
+
+
 FIRST = RetrievalSet(("who?", "what?"), ("x", "y"), ((0,), (1,)), ("q0", "q1"), ("d0", "d1"))
 FIRST = dataclasses.replace(FIRST, groups=("A", "A"), hard_negatives=((1,), (0,)))
 SECOND = RetrievalSet(("where?", "who?"), ("z", "y"), ((0,), (0, 1)), ("q0", "q1"), ("d0", "d1"))
@@ -33,12 +45,12 @@ def test_equal_texts_are_one_with_everything_that_is_right_for_them():
     mixed = mix([FIRST, SECOND])
     assert (mixed.questions, mixed.candidates) == (("who?", "what?", "where?"), ("x", "y", "z"))
     assert mixed.qrels == ((0, 1, 2), (1,), (2,))
-    assert mixed.sources == ({0: (0,), 1: (1,), 2: (1,)}, {0: (0,), 1: (0,)}, {2: (1,)})
+    assert mixed.sources == ({0: (0,), 1: (1,), 2: (1,)}, {1: (0,)}, {2: (1,)})
     # "y" was a hard negative of "who?" in the first set, and is right in the second.
     assert (mixed.hard_negatives, mixed.question_ids) == (((), (0,), ()), ("q0", "q1", "1:q0"))
     assert (mixed.candidate_ids, mixed.groups) == (("d0", "d1", "1:d0"), ("A", "A", "question 1:q0"))
     assert mixed.subset([2, 0]).sources == ({0: (1,)}, {0: (1,), 1: (0,), 2: (1,)})
-    assert first_of_mixed(mixed) == dataclasses.replace(FIRST, hard_negatives=((), (0,)))
+    assert mixed.own is FIRST
 
 
 def test_of_scores_the_first_and_of_grades_the_highest_is_kept():
@@ -51,7 +63,7 @@ def test_of_scores_the_first_and_of_grades_the_highest_is_kept():
 
 
 def test_one_set_comes_out_as_it_was_and_empty_fields_stay_empty():
-    assert mix([FIRST]) == dataclasses.replace(FIRST, sources=({0: (0,), 1: (0,)},) * 2)
+    assert mix([FIRST]) == dataclasses.replace(FIRST, sources=({0: (0,)}, {1: (0,)}))
     bare = dataclasses.replace(FIRST, groups=None, hard_negatives=None)
     mixed = mix([bare, SECOND])
     assert mixed.groups is None
