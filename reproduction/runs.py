@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+import reproduction.shuffled  # noqa: F401 (registers its method)
 from endx_jax import json_files
 from endx_jax.data.formats import open_data
 from endx_jax.data.formats.origins import ORIGINS

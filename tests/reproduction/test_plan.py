@@ -181,7 +181,8 @@ def test_rows_are_whole():
         assert not row.against or f"{row.table}/{row.against}" in ROWS, name
 
 
-def test_every_trained_row_and_every_shortened_one_is_a_config():
+def test_every_trained_row_and_every_shortened_one_is_a_config_in_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     whole, short = (Options(OUT, data=DATA, budget=budget) for budget in (0.0, 30.0))
     trained = [row for row in ROWS.values() if row.recipe or row.of]
     shortened = [row for row in ROWS.values() if "form" in row.short or "of" in row.short]
