@@ -1,4 +1,4 @@
-"""Tests of the scripts in benchmarks/: they start, two run at their smallest size, and the MFU formula is right."""
+"""Tests of the scripts in benchmarks/: they start, some run at their smallest size, and the MFU formula is right."""
 
 import dataclasses
 import importlib
@@ -92,12 +92,15 @@ def test_trainings_whose_names_have_dots_have_files_of_their_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_engines_and_serving_run_at_their_smallest_size(monkeypatch, tiny_bert, tmp_path):
+def test_engines_pipeline_and_serving_run_at_their_smallest_size(monkeypatch, tiny_bert, tmp_path):
     pytest.importorskip("faiss", reason="faiss-cpu is not installed")
     data = (f"--data={write_squad(tmp_path / 'squad')}", f"--model={tiny_bert}")
     start(monkeypatch, "engines", *data, "--timed=2", f"--json={tmp_path / 'engines.json'}")
     found = {row["way"]: row for row in json.loads((tmp_path / "engines.json").read_text())["results"]}
     assert [row["recall@10 of exact"] for name, row in found.items() if name.startswith("faiss")] == [1.0] * 3
+    start(monkeypatch, "pipeline", *data, "--no-peer", "--batches=2", "--repeats=1", f"--json={tmp_path / 'read.json'}")
+    rows = json.loads((tmp_path / "read.json").read_text())["results"]
+    assert [row["pairs_per_second"] > 0 for row in rows] == [True] * 3
     clients = ("--clients", 1, 2, "--seconds=0.3", "--warmup=0.1", "--rounds=1", "--documents=20")
     start(monkeypatch, "serving", *data, "--no_peer", *clients, f"--json={tmp_path / 'serving.json'}")
     rows = json.loads((tmp_path / "serving.json").read_text())["results"]
