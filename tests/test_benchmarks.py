@@ -1,5 +1,6 @@
 """Tests of the scripts in benchmarks/: they start, some run at their smallest size, and the MFU formula is right."""
 
+import argparse
 import dataclasses
 import importlib
 import json
@@ -84,6 +85,14 @@ def test_the_peak_of_a_device_is_that_of_its_own_data_sheet():
     mfu = importlib.import_module("mfu")
     kinds = ("NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3", "NVIDIA L4", "NVIDIA L40S")
     assert [mfu.peak_flops(kind) for kind in kinds] == [756e12, 989e12, 121e12, None]
+
+
+def test_a_step_is_compiled_for_a_device_that_has_no_roofline(monkeypatch):
+    mfu = importlib.import_module("mfu")
+    monkeypatch.setattr(mfu, "devices_of", lambda topology: jax.devices())
+    options = {"topology": "v5e:1x1", "batch": 4, "dtype": "float32", "seed": 0}
+    row = mfu.compile_only("tiny", argparse.Namespace(question_length=8, answer_length=8, **options))
+    assert (row["temporaries_gb"] > 0, row["roofline_ms"], row["kernels"]) == (True, 0, 0)
 
 
 def test_trainings_whose_names_have_dots_have_files_of_their_own(tmp_path):
