@@ -7,9 +7,11 @@ import json
 import os
 import pathlib
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from small_squad import write_squad
 
@@ -93,6 +95,17 @@ def test_a_step_is_compiled_for_a_device_that_has_no_roofline(monkeypatch):
     options = {"topology": "v5e:1x1", "batch": 4, "dtype": "float32", "seed": 0}
     row = mfu.compile_only("tiny", argparse.Namespace(question_length=8, answer_length=8, **options))
     assert (row["temporaries_gb"] > 0, row["roofline_ms"], row["kernels"]) == (True, 0, 0)
+
+
+def test_vectors_that_are_kept_are_of_the_same_texts(tmp_path):
+    def encode(texts):
+        return np.float32([[len(text)] for text in texts])
+
+    model = types.SimpleNamespace(width=1, name="m", identity="i", encode_query=encode, encode_document=encode)
+    for text in ("long", "longer"):
+        records = types.SimpleNamespace(questions=[text], candidates=[text])
+        found = importlib.import_module("common").encode(model, records, tmp_path)
+        np.testing.assert_array_equal(found, [[[len(text)]]] * 2)
 
 
 def test_trainings_whose_names_have_dots_have_files_of_their_own(tmp_path):
