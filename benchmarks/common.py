@@ -89,6 +89,23 @@ def alternate(cases: Mapping[str, Callable[[], Any]], repeats: int, warmup: int 
     return seconds
 
 
+def encode(model, records, folder: pathlib.Path) -> tuple[Any, Any]:
+    """Returns a model's embeddings of questions and candidates, from the folder if they are there."""
+    from endx_jax.inference.vector_cache import VectorCache
+
+    cache, about = VectorCache(folder), {"width": model.width, "name": model.name}
+    return (
+        cache.embeddings(model.encode_query, records.questions, ("question", model.identity), **about),
+        cache.embeddings(model.encode_document, records.candidates, ("answer", model.identity), **about),
+    )
+
+
+def memory(process: int | str = "self") -> dict[str, float]:
+    """Returns the sizes in Linux's status of a process, such as VmRSS, its resident memory, and VmHWM, its peak: MB."""
+    lines = pathlib.Path(f"/proc/{process}/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines if line.endswith("kB")}
+
+
 def in_points(difference: Any) -> str:
     """Formats a `Difference` of two systems with its interval, in points."""
     return f"{100 * difference.mean:+.1f} ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"

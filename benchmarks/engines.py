@@ -6,8 +6,8 @@ embedding to its documents, and the quality of each ranking.
 
 `python benchmarks/engines.py --precisions NAME=PATH ...` compares the precisions of embeddings and other libraries'
 search by bits, for the first answer sentences of data in SQuAD's format, or the index of large_index.py (PATH ends in
-.sqlite, and has no right answers): recall@10 relative to float32, MRR, bytes a document, and questions per second, one
-at a time, down to their rows. Peers that are not installed are left out.
+.sqlite, and has no right answers): recall@10 relative to float32, MRR and hit rate, bytes a document, and questions per
+second, one at a time, down to their rows. Peers that are not installed are left out.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import json
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import common
 import numpy as np
@@ -60,14 +60,14 @@ def rows_of(answers: list[list[FoundDocument]]) -> list[list[str]]:
     return [[answer.document.id for answer in own] for own in answers]
 
 
-def near(found: list[list[str]], exact: list[list[str]]) -> float:
+def near(found: Sequence[Sequence], exact: Sequence[Sequence]) -> float:
     """Returns recall@10 relative to the exact search."""
     return float(
         np.mean([len({*own[:10]} & {*best[:10]}) / len(best[:10]) for own, best in zip(found, exact, strict=True)])
     )
 
 
-def quality(found: list[list[str]], right: Sequence[set[str]]) -> dict[str, float]:
+def quality(found: Sequence[Sequence], right: Sequence[Container]) -> dict[str, float]:
     """Returns the mean reciprocal rank within `DEPTH`, and the share of questions with a right answer in ten."""
     pairs = zip(found, right, strict=True)
     ranks = np.array([next((n for n, name in enumerate(own, 1) if name in ok), np.inf) for own, ok in pairs])
@@ -151,16 +151,12 @@ def packed(questions: np.ndarray) -> np.ndarray:
 def compare_precisions(name: str, data: Data, seconds: float) -> list[dict]:
     """Returns the rows of one data set."""
     vectors, questions, right = data
-    rows, exact = [], np.zeros((0, 10), int)
+    rows, exact = [], []
     for way, (size, find) in searches_of_rows(vectors).items():
-        found = np.concatenate([find(questions[n : n + 64], DEPTH) for n in range(0, len(questions), 64)])
-        exact = exact if len(exact) else found[:, :10]
-        near = np.mean([len({*own[:10]} & {*best}) / 10 for own, best in zip(found, exact, strict=True)])
-        row = {"data": name, "way": way, "recall@10": float(near)}
-        if right:
-            pairs = zip(found.tolist(), right, strict=True)
-            first = np.array([next((n for n, at in enumerate(own, 1) if at in ok), np.inf) for own, ok in pairs])
-            row[f"mrr@{DEPTH}"] = float(np.mean(1 / first))
+        parts = [find(questions[n : n + 64], DEPTH) for n in range(0, len(questions), 64)]
+        found = np.concatenate(parts).tolist()
+        exact = exact or found
+        row = {"data": name, "way": way, "recall@10": near(found, exact), **(quality(found, right) if right else {})}
         find(questions[:1], 10)  # compiles
         started, count = time.perf_counter(), 0
         while time.perf_counter() - started < seconds:

@@ -50,15 +50,6 @@ def read(file: pathlib.Path, questions: int, pool: int, language: str) -> Retrie
     return dataclasses.replace(whole.select_questions(kept).with_pool(sorted(wanted)), language=language)
 
 
-def encode(records: RetrievalSet, model: endx_jax.inference.EmbeddingModel, file: pathlib.Path):
-    """Returns embeddings of questions and candidates, from the file if it is there."""
-    if not file.exists():
-        questions, candidates = model.encode_query(records.questions), model.encode_document(records.candidates)
-        np.savez(file, q=questions, a=candidates)
-    with np.load(file) as stored:
-        return stored["q"], stored["a"]
-
-
 def fitted(dense, lexical, records: RetrievalSet) -> tuple[np.ndarray, list[float]]:
     """Returns reciprocal ranks at weights that the other half of the questions chooses, and these weights."""
     order = np.random.default_rng(0).permutation(len(records.questions))
@@ -116,11 +107,10 @@ def main() -> None:
     options.add_argument("--json", type=pathlib.Path, help="file for the results")
     chosen = options.parse_args()
     model, rows = endx_jax.load(chosen.model), []
-    chosen.output.mkdir(parents=True, exist_ok=True)
     for name in chosen.only.split(","):
         domain = DOMAINS[name]
         records = read(chosen.domains / f"{name}.jsonl", chosen.questions, chosen.pool, domain.language)
-        questions, candidates = encode(records, model, chosen.output / f"{name}.npz")
+        questions, candidates = common.encode(model, records, chosen.output)
         dense, bm25 = questions @ candidates.T, BM25.of_texts(records.candidates, records.text_language)
         points, count = bm25.scores(records.questions), len(records.questions)
         lexical = np.asarray(bm25.scaled_block(records.questions)(0, count))

@@ -74,8 +74,7 @@ def make(options: argparse.Namespace, path: pathlib.Path) -> list[dict]:
 
 def memory() -> dict[str, float]:
     """Returns private, mapped and peak memory of this process in MB."""
-    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-    values = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines if line.endswith("kB")}
+    values = common.memory()
     return {"private MB": values["RssAnon"], "mapped MB": values["RssFile"], "peak MB": values["VmHWM"]}
 
 

@@ -6,7 +6,8 @@ backward pass; recomputation does not count. They are divided by the rate of a l
 same precision, and by the peak of the device's data sheet if known.
 
 With --topology=h200:1 the steps are compiled for a device that is not here; the table has their memory, roofline and
-kernels, and the processor time of the compiler.
+kernels, and the processor time of the compiler. Of a TPU, the roofline is the estimate of its compiler, and no kernels
+are counted.
 
 Prints a table and, with --json=FILE, writes it with the machine and the versions.
 """
@@ -197,8 +198,8 @@ def compile_only(name: str, options: argparse.Namespace) -> dict:
         "dtype": options.dtype,
         "temporaries_gb": program.temporaries / 1e9,
         "peak_gb": program.peak / 1e9,
-        "roofline_ms": 1000 * sum(program.roofline.values()),
-        "kernels": round(program.roofline[LAUNCHES] / LAUNCH),
+        "roofline_ms": 1000 * (program.estimate or sum(program.roofline.values())),
+        "kernels": round(program.roofline.get(LAUNCHES, 0) / LAUNCH),
         "compiler_cpu_s": seconds,
     }
 

@@ -13,7 +13,6 @@ classifier the seconds for all pairs in one call are printed too.
 
 import argparse
 import pathlib
-import sys
 import time
 from collections.abc import Callable
 
@@ -31,6 +30,7 @@ from endx_jax.inference.low_latency import LowLatencyEncoder
 from endx_jax.ranking.evaluate import Evaluation, evaluate_scores, evaluate_set
 from endx_jax.ranking.rerank import PairScorer, PairScorerFactory, evaluate_pairs
 from endx_jax.ranking.systems import bm25_scores, dense_scores
+from reproduction.counts import of_few_paragraphs
 
 MEASURES = ("mrr", "recall@1", "recall@5", "hit@1")
 
@@ -121,9 +121,6 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=10, help="number of timed questions")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
-    sys.path.append(str(pathlib.Path(__file__).parents[1]))  # `reproduction` is not installed
-    from reproduction.counts import of_few_paragraphs
-
     records = of_few_paragraphs(reqa.from_squad(squad.files_of(options.data)[1]), options.paragraphs, options.pairs)
     counts = len(records.questions), len(records.pairs), len(records.candidates)
     print("{} questions, {} pairs, {} sentences\n".format(*counts))

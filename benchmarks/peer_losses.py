@@ -4,7 +4,6 @@ import concurrent.futures
 import functools
 import multiprocessing
 import pathlib
-import re
 from collections.abc import Callable, Iterator
 
 import common
@@ -142,11 +141,10 @@ def _peak(name: str, options) -> float:
     run = FORMS[name](options)
     if jax.default_backend() == "gpu":
         return _peak_of_gpu(name, run)
-    status = pathlib.Path("/proc/self/status")
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = _megabytes(status, "VmRSS")
+    before = common.memory()["VmRSS"]
     run()
-    return _megabytes(status, "VmHWM") - before
+    return common.memory()["VmHWM"] - before
 
 
 def _peak_of_gpu(name: str, run: Callable[[], float]) -> float:
@@ -161,7 +159,3 @@ def _peak_of_gpu(name: str, run: Callable[[], float]) -> float:
     torch.cuda.reset_peak_memory_stats()
     run()
     return (torch.cuda.max_memory_allocated() - before) / 1e6
-
-
-def _megabytes(status: pathlib.Path, field: str) -> float:
-    return float(re.search(rf"{field}:\s+(\d+) kB", status.read_text()).group(1)) * 1024 / 1e6

@@ -23,6 +23,7 @@ from endx_jax.data.batches.collator import BatchStream, Pairs
 from endx_jax.data.formats import read, squad
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
+from endx_jax.models.dual_encoder import SIDES
 from endx_jax.pretrained import locate
 
 
@@ -31,25 +32,22 @@ def records_of(data: str) -> RetrievalSet:
     return reqa.from_squad(squad.files_of(data)[0]) if os.path.isdir(data) else read(data)
 
 
-def tokenize(options: argparse.Namespace) -> Callable[[], Pairs]:
+def tokenizing(options: argparse.Namespace) -> Callable[[], Pairs]:
+    """Returns a function that tokenizes all texts and returns the pairs."""
+    processor = TextProcessor(Tokenizer(locate(options.model)), options.length)
+    return functools.partial(records_of(options.data).tokenize, dict.fromkeys(SIDES, processor))
+
+
+def tokenize(options: argparse.Namespace) -> Callable[[], None]:
     """Returns a function that tokenizes all texts."""
-    records, tokenizer = records_of(options.data), Tokenizer(locate(options.model))
-    processors = {side: TextProcessor(tokenizer, options.length) for side in ("question", "answer")}
-    run = functools.partial(Pairs.tokenize, records, processors)
+    run = tokenizing(options)
     return lambda: run() and None
 
 
 def read_batches(options: argparse.Namespace, batch: int, steps: int, threads: int) -> Callable[[], None]:
     """Returns a function that reads `steps` batches."""
-    pairs = tokenized(options)
-    stream = BatchStream(pairs, seed=options.seed, global_batch_size=batch)
+    stream = BatchStream(tokenizing(options)(), seed=options.seed, global_batch_size=batch)
     return lambda: collections.deque(stream.iterate(0, steps, threads), maxlen=0) and None
-
-
-def tokenized(options: argparse.Namespace) -> Pairs:
-    """Returns the tokenized pairs."""
-    processor = TextProcessor(Tokenizer(locate(options.model)), options.length)
-    return records_of(options.data).tokenize(dict.fromkeys(("question", "answer"), processor))
 
 
 def tables(options: argparse.Namespace, records: RetrievalSet, pairs: Pairs) -> list[dict]:
@@ -111,7 +109,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", default="")
     options = parser.parse_args()
-    records, pairs = records_of(options.data), tokenized(options)
+    records, pairs = records_of(options.data), tokenizing(options)()
     results = tables(options, records, pairs)
     for batch in options.batches:
         results += batches(pairs, records, batch, options)

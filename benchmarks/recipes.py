@@ -26,6 +26,7 @@ import common
 import numpy as np
 from domains import DOMAINS
 
+import endx_jax
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import split, split_questions, take
 from endx_jax.index.index_model import stored_hybrid
@@ -106,26 +107,13 @@ def train(task: Task, system: str, recipe: list[str], target: pathlib.Path, seed
     done.write_text(str((time.monotonic() - start) / 60))
 
 
-def encode(task: Task, place: str, target: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the embeddings of the test questions and the pool; encodes them unless that is done."""
-    import endx_jax
-
-    if not target.exists():
-        model = endx_jax.load(place)
-        questions, candidates = model.encode_query(task.test.questions), model.encode_document(task.test.candidates)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(target, questions=questions, candidates=candidates)
-    with np.load(target) as stored:
-        return stored["questions"], stored["candidates"]
-
-
-def rank(task: Task, system: str, place: str, target: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the values of all metrics for the test questions, by `alone` and `hybrid`."""
+def rank(task: Task, system: str, place: str, vectors: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the values of all metrics for the test questions, by `alone` and `hybrid`; keeps vectors in a folder."""
     records, hybrid = task.test, stored_hybrid(place, cosine=True, language=task.test.text_language)
     lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
     if system == "bm25":
         return {"alone": evaluate_set(lexical, records).values}
-    questions, candidates = encode(task, place, target)
+    questions, candidates = common.encode(endx_jax.load(place), records, vectors)
     dense = lambda start, stop: questions[start:stop] @ candidates.T  # noqa: E731
     scorers = {"alone": dense, "hybrid": hybrid.score_block(dense, lexical)}
     return {column: evaluate_set(scores, records).values for column, scores in scorers.items()}
@@ -180,8 +168,7 @@ def main() -> None:
                     continue
                 minutes[name, system] = float(clock.read_text())
             place = str(target or untrained.get(system, MODEL))
-            vectors = folder / "vectors" / f"{pathlib.Path(place).name}.npz"
-            found[name, system] = rank(task, system, place, vectors)
+            found[name, system] = rank(task, system, place, folder / "vectors")
             means = {column: round(100 * float(by["mrr"].mean()), 2) for column, by in found[name, system].items()}
             print(f"{name} {system}: {means}", flush=True)
     compared = [key for key in found if key[1] != chosen.baseline and (key[0], chosen.baseline) in found]

@@ -15,7 +15,6 @@ import contextlib
 import http.client
 import json
 import pathlib
-import re
 import socket
 import subprocess
 import sys
@@ -93,8 +92,7 @@ class Server:
 
     def resident(self) -> float:
         """Returns the resident memory in MB."""
-        status = pathlib.Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1e3
+        return common.memory(self._process.pid)["VmRSS"]
 
     def stop(self) -> None:
         """Stops the server."""

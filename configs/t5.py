@@ -5,6 +5,8 @@ Stated in the paper (opening of section 4): T5 v1.1 encoders, Adafactor at 1e-3 
 public code (t5x_retrieval): temperature 0.01, the sum of both directions, projection width 768, lengths 64 and 256,
 1,000 warm-up steps, dropout 0.1, no masking of false negatives. Our own choices: the checkpoint is selected on held-out
 articles of the train file; large encoders are sharded, which does not affect results (docs/large-models.md).
+
+The published weights may have to be converted once; then set `model.pretrained` to their folder (docs/dong.md).
 """
 
 from endx_jax.methods.config import base_config

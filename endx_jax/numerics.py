@@ -64,15 +64,6 @@ def unit_rows(x: np.ndarray) -> np.ndarray:
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
-def masked_mean(x: "Array", where: "Array", axis: int | tuple[int, ...] | None = None) -> "Array":
-    """Returns the mean of the entries where `where` is true; zero if there are none."""
-    import jax.numpy as jnp
-
-    total = jnp.sum(jnp.where(where, x, 0), axis=axis)
-    count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis)
-    return total / jnp.maximum(count, 1)
-
-
 class Quantized(NamedTuple):
     """Embeddings in 8 bits, a quarter of the memory of float32; row i is `codes[i] * scales[i]`.
 

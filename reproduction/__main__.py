@@ -3,11 +3,14 @@
 import argparse
 import os
 import pathlib
+import shlex
 import sys
 from collections.abc import Collection
 
+from endx_jax.buckets import url_of
 from endx_jax.cli.data_flags import add_product_flag
-from endx_jax.errors import EndxError, RunInterrupted
+from endx_jax.cli.entry import guarded
+from endx_jax.files import expanded
 from endx_jax.settings import check_choice, require
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when JAX is imported, below
@@ -78,7 +81,7 @@ def layers(arguments: argparse.Namespace) -> None:
     from endx_jax.parallel.environment import keep_programs
     from reproduction.layers import measure_layers, tables
 
-    output = arguments.output or pathlib.Path("runs") / pathlib.Path(arguments.model).name / "layers"
+    output = _local(arguments.output or f"runs/{pathlib.Path(arguments.model).name}/layers")
     check_writable(output, "--output")
     keep_programs()
     print(f"\n{tables(measure_layers(arguments.model, arguments.data, output))}\n\nresults are in {output}")
@@ -88,7 +91,8 @@ def pairs(arguments: argparse.Namespace) -> None:
     """Measures the teacher of an ENDX run, or the decoders of a VAE, on held-out pairs."""
     from reproduction.held_out import FILE, measure
 
-    print(f"{measure(arguments.workdir)}\nresults are in {arguments.workdir / FILE}")
+    workdir = _local(arguments.workdir)
+    print(f"{measure(workdir)}\nresults are in {workdir / FILE}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -116,15 +120,14 @@ def parser() -> argparse.ArgumentParser:
         added[task].add_argument("--seeds", type=int, default=0, help="runs per row [the paper's number; shortened: 1]")
         about = "shorten runs so that a table takes this long on two CPU cores"
         added[task].add_argument("--budget", type=float, default=0.0, metavar="MINUTES", help=about)
-        default = pathlib.Path("runs/reproduce")
-        added[task].add_argument("--output", type=pathlib.Path, default=default, help=f"folder of runs [{default}]")
+        added[task].add_argument("--output", default="runs/reproduce", help="folder of runs [%(default)s]")
     add_product_flag(added[table])
     added[cost].add_argument("--chip", default="A100", help="chip to estimate for [A100]")
-    added[pairs].add_argument("workdir", type=pathlib.Path, help="workdir of a finished run of endx or vae")
+    added[pairs].add_argument("workdir", help="workdir of a finished run of endx or vae")
     about = "pretrained folder or name, file of word vectors, or workdir"
     added[layers].add_argument("--model", required=True, help=about)
     added[layers].add_argument("--data", required=True, help="folder of SQuAD's train and dev files")
-    added[layers].add_argument("--output", type=pathlib.Path, help="folder to write into [runs/MODEL/layers]")
+    added[layers].add_argument("--output", help="folder to write into [runs/MODEL/layers]")
     return parser
 
 
@@ -135,28 +138,34 @@ def _options(arguments: argparse.Namespace):
     require(min(arguments.seeds, arguments.budget) >= 0, "--seeds and --budget must not be negative")
     data = _named(arguments.data, "--data", {about.get("given", name) for name, about in papers().data.items()})
     weights = _named(arguments.weights, "--weights")
-    return Options(arguments.output, data, weights, arguments.seeds, arguments.budget)
+    return Options(_local(arguments.output), data, weights, arguments.seeds, arguments.budget)
+
+
+def _local(folder: str) -> pathlib.Path:
+    """Expands `~` in a folder of runs; raises EndxError if it is in a bucket."""
+    require(not url_of(folder), f"{folder} is in a bucket: name a local folder")
+    return expanded(folder)
 
 
 def _named(given: list[str], flag: str, known: Collection[str] | None = None) -> dict[str, str]:
-    """Parses NAME=PLACE arguments; raises EndxError for names that are not `known`."""
+    """Parses NAME=PLACE arguments and expands `~`; raises EndxError for names that are not `known`."""
     found = dict(one.partition("=")[::2] for one in given)
     for name, place in found.items():
         require(bool(name and place), f"{flag}={name}: give NAME=PLACE, such as {flag}=squad=path/to/squad")
         if known is not None:
             check_choice(f"NAME of {flag}=NAME=PLACE", name, sorted(known))
-    return found
+    return {name: str(expanded(place)) if place.startswith("~") else place for name, place in found.items()}
 
 
 def run(argv: list[str]) -> int:
-    """Runs a task; returns 2 after a user error and 75 if the same command resumes, both with one line."""
-    try:
+    """Runs a task; returns the exit status: see `guarded`."""
+
+    def work() -> None:
         arguments = parser().parse_args(argv)
         arguments.task(arguments)
-    except (EndxError, RunInterrupted) as end:
-        print(f"reproduction: {end}", file=sys.stderr)
-        return 75 if isinstance(end, RunInterrupted) else 2
-    return 0
+
+    resumes = "with the runs that are not finished"
+    return guarded("reproduction", f"python -m reproduction {shlex.join(argv)}", work, resumes=resumes)
 
 
 if __name__ == "__main__":

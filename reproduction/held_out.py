@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import reproduction.shuffled  # noqa: F401 (registers its method)
 from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream, Pairs
 from endx_jax.data.sources import read_splits
@@ -17,7 +18,6 @@ from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.files import write_text
 from endx_jax.losses import gaussian_kl, in_batch_softmax
 from endx_jax.methods.endx import EndxObjective
-from endx_jax.methods.method import register
 from endx_jax.methods.vae import VaeObjective
 from endx_jax.methods.vae.decoders import SOURCES
 from endx_jax.models.dropout import example_keys
@@ -25,9 +25,6 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.systems import dense_scores
-from reproduction import shuffled
-
-register(shuffled.METHOD)
 
 FILE = "held_out_pairs.json"
 MOST = 2000  # number of held-out pairs; the first ones are used

@@ -54,6 +54,9 @@ def measure_layers(model: str, data: str, folder: pathlib.Path) -> dict:
     Returns:
       The contents of `layers.json`: for each system and each set its metrics, with `ap` the average precision over all
       pairs of a question and a paragraph, and the precision-recall curve of all pairs.
+
+    Raises:
+      EndxError: the folder has a `layers.json` of another model or of other data.
     """
     file = folder / "layers.json"
     if not file.exists():
@@ -81,9 +84,13 @@ def measure_layers(model: str, data: str, folder: pathlib.Path) -> dict:
             }
             for part, records in sets.items()
         }
-        contents = {"model": model, "sets": sizes, "layers": names, "systems": systems}
+        contents = {"model": model, "data": data, "sets": sizes, "layers": names, "systems": systems}
         write_text(file, json.dumps(contents) + "\n")
-    return json_files.read_json_file(file)
+    found = json_files.read_json_file(file)
+    measured = {key: found.get(key) for key in ("model", "data")}
+    if measured != {"model": model, "data": data}:
+        raise EndxError(f"{file} holds measures of {measured}, not of {model} on {data}; give another --output")
+    return found
 
 
 def tables(measured: Mapping) -> str:

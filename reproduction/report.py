@@ -66,11 +66,15 @@ def _reasons(outcome: Outcome) -> list[str]:
 
 
 def keep(table: Table, outcomes: Sequence[Outcome], options: Options) -> pathlib.Path:
-    """Writes outcomes into the table's JSON file, where other rows stay, and all of them as a page in Markdown."""
+    """Writes outcomes into the table's JSON file, and all that it holds as a page in Markdown.
+
+    Other rows stay, and a row with values stays if the new outcome has none.
+    """
     file = options.output / table.name / f"{options.length}.json"
     held = json_files.read_json_file(file) if file.exists() else {}
     for outcome in outcomes:
-        held[outcome.row.row] = {name: value for name, value in dataclasses.asdict(outcome).items() if name != "row"}
+        if outcome.values or not held.get(outcome.row.row, {}).get("values"):
+            held[outcome.row.row] = {key: value for key, value in dataclasses.asdict(outcome).items() if key != "row"}
     ordered = {row.row: held[row.row] for row in table.rows if row.row in held}
     write_text(file, json.dumps(ordered, indent=1) + "\n")
     rows = [Outcome(row, **json_files.read_json_file(file)[row.row]) for row in table.rows if row.row in held]

@@ -12,7 +12,9 @@ from typing import Any
 
 import jax
 
+import reproduction.shuffled  # noqa: F401 (registers its method)
 from endx_jax import json_files
+from endx_jax.buckets import url_of
 from endx_jax.data.formats import open_data
 from endx_jax.data.formats.origins import ORIGINS
 from endx_jax.errors import EndxError
@@ -65,7 +67,7 @@ class Options:
         if not place:
             raise EndxError(f"needs --data {given}=PATH")
         if about.get("part") == "train":
-            parts = open_data(place).parts if place in ORIGINS or os.path.exists(place) else None
+            parts = open_data(place).parts if place in ORIGINS or url_of(place) or os.path.exists(place) else None
             return parts[0] if parts else place
         return place
 

@@ -110,33 +110,15 @@ def _draw(question_embeddings, answer_embeddings, seed: int, limit: int) -> tupl
 
 def _held_out_accuracy(fitting: np.ndarray, measuring: np.ndarray) -> float:
     """Fits the probe to one half and measures it on the other; both are [n, E], the questions before the answers."""
+    from sklearn.linear_model import LogisticRegression
+
     is_question = np.arange(len(fitting)) < len(fitting) // 2
     centre = fitting.mean(axis=0)
     scale = np.sqrt(np.mean((fitting - centre) ** 2)) or 1.0
-    weights, intercept = _fit((fitting - centre) / scale, np.where(is_question, 1.0, -1.0))
-    logits = (measuring - centre) / scale @ weights + intercept
-    return float(np.mean((logits > 0) == is_question))
-
-
-def _fit(features: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, float]:
-    """Fits a ridge logistic regression of signs [n] on features [n, E]; returns its weights [E] and intercept."""
-    from scipy.optimize import minimize
-    from scipy.special import expit
-
-    def objective(parameters):
-        weights, intercept = parameters[:-1], parameters[-1]
-        # einsum is as fast as @ at this shape, and several times faster on a busy machine, where BLAS threads wait for
-        # each other.
-        margins = signs * (np.einsum("ne,e->n", features, weights) + intercept)
-        slopes = -signs * expit(-margins) / len(signs)
-        loss = np.logaddexp(0.0, -margins).mean() + RIDGE / 2 * weights @ weights
-        return loss, np.append(np.einsum("n,ne->e", slopes, features) + RIDGE * weights, slopes.sum())
-
-    # The objective is convex, so a small gradient, unlike a small step, proves convergence.
-    stop = {"ftol": 0.0, "gtol": 1e-6}
-    start = np.zeros(features.shape[1] + 1)
-    solution = minimize(objective, start, jac=True, method="L-BFGS-B", options=stop).x
-    return solution[:-1], solution[-1]
+    # scikit-learn minimises the sum of the losses + |w|^2 / (2 C).
+    probe = LogisticRegression(C=1 / (RIDGE * len(fitting)), tol=1e-6, max_iter=15_000)
+    probe.fit((fitting - centre) / scale, is_question)
+    return float(probe.score((measuring - centre) / scale, is_question))
 
 
 def question_agreement(question_embeddings, qrels: Sequence[Sequence[int]], *, fewest: int) -> dict[str, float]:

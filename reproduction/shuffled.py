@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.batch import Batch
-from endx_jax.methods.config import load_recipe
 from endx_jax.methods.dual import contrastive_collator, embed_by_guide
 from endx_jax.methods.endx import EndxObjective, EndxSettings
-from endx_jax.methods.method import Method
+from endx_jax.methods.method import Method, register
 from endx_jax.methods.objective import Embeddings
 from endx_jax.settings import key
 
@@ -36,13 +35,6 @@ class ShuffledObjective(EndxObjective):
         return Embeddings(embedded.question, jnp.roll(embedded.answer, -half, axis=0))
 
 
-METHOD = Method(
-    "endx_shuffled", ShuffledSettings, ShuffledObjective, collator=contrastive_collator, annotate=embed_by_guide
+register(
+    Method("endx_shuffled", ShuffledSettings, ShuffledObjective, collator=contrastive_collator, annotate=embed_by_guide)
 )
-
-
-def get_config():
-    """Returns the config of `gru_squad:endx_cross` with the method `endx_shuffled`."""
-    config = load_recipe("gru_squad").get_config("endx_cross")
-    config.objective.name = METHOD.name
-    return config

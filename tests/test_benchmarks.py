@@ -1,14 +1,17 @@
-"""Tests of the scripts in benchmarks/: they start, two run at their smallest size, and the MFU formula is right."""
+"""Tests of the scripts in benchmarks/: they start, some run at their smallest size, and the MFU formula is right."""
 
+import argparse
 import dataclasses
 import importlib
 import json
 import os
 import pathlib
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from small_squad import write_squad
 
@@ -86,18 +89,40 @@ def test_the_peak_of_a_device_is_that_of_its_own_data_sheet():
     assert [mfu.peak_flops(kind) for kind in kinds] == [756e12, 989e12, 121e12, None]
 
 
+def test_a_step_is_compiled_for_a_device_that_has_no_roofline(monkeypatch):
+    mfu = importlib.import_module("mfu")
+    monkeypatch.setattr(mfu, "devices_of", lambda topology: jax.devices())
+    options = {"topology": "v5e:1x1", "batch": 4, "dtype": "float32", "seed": 0}
+    row = mfu.compile_only("tiny", argparse.Namespace(question_length=8, answer_length=8, **options))
+    assert (row["temporaries_gb"] > 0, row["roofline_ms"], row["kernels"]) == (True, 0, 0)
+
+
+def test_vectors_that_are_kept_are_of_the_same_texts(tmp_path):
+    def encode(texts):
+        return np.float32([[len(text)] for text in texts])
+
+    model = types.SimpleNamespace(width=1, name="m", identity="i", encode_query=encode, encode_document=encode)
+    for text in ("long", "longer"):
+        records = types.SimpleNamespace(questions=[text], candidates=[text])
+        found = importlib.import_module("common").encode(model, records, tmp_path)
+        np.testing.assert_array_equal(found, [[[len(text)]]] * 2)
+
+
 def test_trainings_whose_names_have_dots_have_files_of_their_own(tmp_path):
     recipes = importlib.import_module("recipes")
     assert recipes.minutes_file(tmp_path / "lr3.5") == tmp_path / "lr3.5.minutes"
 
 
 @pytest.mark.slow
-def test_engines_and_serving_run_at_their_smallest_size(monkeypatch, tiny_bert, tmp_path):
+def test_engines_pipeline_and_serving_run_at_their_smallest_size(monkeypatch, tiny_bert, tmp_path):
     pytest.importorskip("faiss", reason="faiss-cpu is not installed")
     data = (f"--data={write_squad(tmp_path / 'squad')}", f"--model={tiny_bert}")
     start(monkeypatch, "engines", *data, "--timed=2", f"--json={tmp_path / 'engines.json'}")
     found = {row["way"]: row for row in json.loads((tmp_path / "engines.json").read_text())["results"]}
     assert [row["recall@10 of exact"] for name, row in found.items() if name.startswith("faiss")] == [1.0] * 3
+    start(monkeypatch, "pipeline", *data, "--no-peer", "--batches=2", "--repeats=1", f"--json={tmp_path / 'read.json'}")
+    rows = json.loads((tmp_path / "read.json").read_text())["results"]
+    assert [row["pairs_per_second"] > 0 for row in rows] == [True] * 3
     clients = ("--clients", 1, 2, "--seconds=0.3", "--warmup=0.1", "--rounds=1", "--documents=20")
     start(monkeypatch, "serving", *data, "--no_peer", *clients, f"--json={tmp_path / 'serving.json'}")
     rows = json.loads((tmp_path / "serving.json").read_text())["results"]

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from endx_jax.numerics import Quantized, at_least_float32, dequantize, l2_normalize, masked_mean, quantize
+from endx_jax.numerics import Quantized, at_least_float32, dequantize, l2_normalize, quantize
 
 
 @pytest.mark.parametrize("given", ["bfloat16", "float16", "float32", "float64"])
@@ -14,8 +14,6 @@ def test_at_least_float32(given):
 
 # Each as one program: compiling operation by operation takes longer.
 normalized = jax.jit(l2_normalize, static_argnames="epsilon")
-mean = jax.jit(masked_mean, static_argnames="axis")
-mean_and_gradient = jax.jit(jax.value_and_grad(masked_mean))
 rounded, restored = jax.jit(quantize), jax.jit(dequantize)
 
 
@@ -39,21 +37,6 @@ def test_the_gradient_of_l2_normalize():
     with jax.enable_x64(True):
         x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
         check_grads(jax.jit(l2_normalize), (x,), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
-
-
-def test_masked_mean_leaves_out_what_does_not_count():
-    x, where = np.float32([[1, 2], [30, 40]]), np.array([[True, True], [False, True]])
-    np.testing.assert_allclose(mean(x, where), (1 + 2 + 40) / 3, rtol=1e-7)
-    np.testing.assert_array_equal(mean(x, where, axis=0), [1 / 1, (2 + 40) / 2])
-    np.testing.assert_array_equal(mean(x, where, axis=1), [(1 + 2) / 2, 40 / 1])
-    assert mean(x, np.array([[True], [False]])) == (1 + 2) / 2
-    for x, where, value, gradient in (
-        ([1, 1, 1, 1], [False] * 4, 0, [0] * 4),
-        ([1, np.nan, np.inf, 3], [True, False, False, True], (1 + 3) / 2, [0.5, 0, 0, 0.5]),
-    ):
-        found = mean_and_gradient(np.float32(x), np.array(where))
-        assert found[0] == value
-        np.testing.assert_array_equal(found[1], gradient)
 
 
 def test_values_are_whole_steps_of_the_largest_over_127_and_move_by_half_a_step_at_most():

@@ -125,7 +125,7 @@ def spelled(flag: str) -> bool:
 
 
 def unknown_flags(text: str) -> set[str]:
-    text = re.sub(r"^(?:    )?(?:gcloud|kubectl|docker|pip|sbatch) .*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(?:    )?(?:gcloud|kubectl|docker|hf|pip|sbatch) .*$", "", text, flags=re.MULTILINE)
     flags = {flag for flag in re.findall(r"(?<![\w-])--([a-z][a-z0-9_-]+)", text) if not OTHERS.fullmatch(flag)}
     return {flag for flag in flags if not flag.startswith("config") and not spelled(flag)}
 

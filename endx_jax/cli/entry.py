@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import functools
 import glob
 import importlib
 import io
@@ -13,7 +14,7 @@ import shlex
 import sys
 import traceback
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import endx_jax
 from endx_jax.errors import INTERRUPTED, Disagreement, EndxError, RunInterrupted, first_line, nearest
@@ -43,47 +44,76 @@ endx VERB --help lists the arguments of a verb."""
 
 
 def run_verb(argv: list[str]) -> int:
-    """Runs `argv[0]` with the rest of the arguments.
+    """Runs `argv[0]` with the rest of the arguments; returns the exit status: see `guarded`."""
+    verb = " ".join(argv[:1])
+    return guarded(
+        f"endx {verb}",
+        f"endx {shlex.join(argv)}",
+        functools.partial(_run, argv),
+        resumes=RESUMES.get(verb, ""),
+        smaller=SMALLER.get(verb, SMALLER_DATA),
+    )
+
+
+def _run(argv: list[str]) -> None:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(USAGE.format(version=endx_jax.__version__))
+        return
+    if argv[0] == "--version":
+        print(endx_jax.__version__)
+        return
+
+    from endx_jax.files import expanded
+
+    # Shells expand `~` in `--workdir ~/runs/a`, not in `--workdir=~/runs/a`, which would make a folder named `~`.
+    arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: f"{flag[1]}{expanded('~')}", one) for one in argv[1:]]
+    _refuse_repeated(arguments)
+    verb = _verb(argv[0])
+    with contextlib.ExitStack() as stack:
+        keeps = argv[0] in KEEPS_JOURNAL
+        arguments = arguments if keeps else _with_local_outputs(arguments, stack, argv[0] in RESUMES)
+        contextvars.copy_context().run(verb.main, arguments)  # what flags set ends with the verb
+
+
+# Advice after running out of memory.
+SMALLER_DATA = "end other programs, or use less data at a time"
+
+
+def guarded(
+    program: str, command: str, work: Callable[[], object], *, resumes: str = "", smaller: str = SMALLER_DATA
+) -> int:
+    """Runs the work of a command line, and converts its errors to one line on standard error.
+
+    Args:
+      program: beginning of that line.
+      command: the whole command line.
+      work: function of the work.
+      resumes: the point from which the same command resumes after an interrupt; empty if it does not.
+      smaller: advice after running out of memory.
 
     Returns:
-      The exit status: 0; 2 after a user error (one line on standard error); 75 if the same command resumes the
-      work (also one line); 130 after an interrupt; 141 if the output pipe was closed.
+      The exit status: 0; 2 after a user error; 75 if the same command resumes the work; 130 after an interrupt; 141 if
+      the output pipe was closed.
     """
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # as stderr does, for characters outside its encoding
     try:
-        if not argv or argv[0] in ("-h", "--help", "help"):
-            print(USAGE.format(version=endx_jax.__version__), flush=True)
-            return 0
-        if argv[0] == "--version":
-            print(endx_jax.__version__, flush=True)
-            return 0
-
-        from endx_jax.files import expanded
-
-        # Shells expand `~` in `--workdir ~/runs/a`, not in `--workdir=~/runs/a`, which would make a folder named `~`.
-        arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: f"{flag[1]}{expanded('~')}", one) for one in argv[1:]]
-        _refuse_repeated(arguments)
-        verb = _verb(argv[0])
-        with contextlib.ExitStack() as stack:
-            keeps = argv[0] in KEEPS_JOURNAL
-            arguments = arguments if keeps else _with_local_outputs(arguments, stack, argv[0] in RESUMES)
-            contextvars.copy_context().run(verb.main, arguments)  # what flags set ends with the verb
+        work()
+        print(end="", flush=True)
     except (EndxError, RunInterrupted, Disagreement) as end:
-        return _leave(end.status, str(end), argv[0])
+        return _leave(end.status, str(end), program)
     except BrokenPipeError:
         # The reader of the output, such as `head`, closed it. Without this, Python prints an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt as end:
-        hint = f"; the same command resumes {RESUMES[argv[0]]}" if argv[0] in RESUMES else ""
-        message = f"{end}: endx {shlex.join(argv)}" if end.args else f"interrupted{hint}"
-        return _leave(INTERRUPTED, message, argv[0])
+        hint = f"; the same command resumes {resumes}" if resumes else ""
+        return _leave(INTERRUPTED, f"{end}: {command}" if end.args else f"interrupted{hint}", program)
     except Exception as failure:
         # XLA and JAX name these only in the message.
         if isinstance(failure, MemoryError) or str(failure).startswith("RESOURCE_EXHAUSTED"):
-            reason = f"out of memory: {first_line(failure)}; {SMALLER.get(argv[0], SMALLER_DATA)}"
+            reason = f"out of memory: {first_line(failure)}; {smaller}"
         elif traceback.extract_tb(failure.__traceback__)[-1].filename.endswith("xla_bridge.py"):
             said = first_line(failure) if failure.args else "JAX has no such device; unset it, or install jax[cuda13]"
             reason = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}: {said}"
@@ -93,7 +123,7 @@ def run_verb(argv: list[str]) -> int:
 
                 exit_after(failure)
             raise
-        return _leave(2, reason, argv[0])
+        return _leave(2, reason, program)
     return 0
 
 
@@ -128,9 +158,9 @@ def _uploading(output: str, resumable: bool) -> Iterator[pathlib.Path]:
     print(f"uploaded to {output}")
 
 
-def _leave(status: int, message: str, verb: str) -> int:
+def _leave(status: int, message: str, program: str) -> int:
     """Prints a message on standard error and returns the status; exits with it if this is one of several processes."""
-    sys.stderr.write(f"endx {verb}: {message}\n")  # in one piece, also if the stream has no buffer
+    sys.stderr.write(f"{program}: {message}\n")  # in one piece, also if the stream has no buffer
     sys.stderr.flush()
     if "jax" in sys.modules:
         from endx_jax.parallel.distributed import exit_if_distributed
@@ -148,7 +178,6 @@ SMALLER = {
     "plan": "plan for fewer devices, or on a machine with more memory",
     **dict.fromkeys(("search", "serve"), "end other programs, or encode the index with --precision=float16 or int8"),
 }
-SMALLER_DATA = "end other programs, or use less data at a time"
 
 # Verbs that refuse an output in a bucket: what they pay for has to be on a disk when they are killed.
 KEEPS_JOURNAL = ("generate",)

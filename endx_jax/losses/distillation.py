@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from endx_jax.losses.pairs import included_scores
+from endx_jax.losses.rows import softmax_divergence
 from endx_jax.losses.shard import AxisName, batch_mean
 
 Array = jax.Array
@@ -63,15 +64,8 @@ def listwise_kl(
       0.1201
     """
     where, scores, teacher = included_scores(where, scores=scores, teacher=jax.lax.stop_gradient(teacher))
-    listed = jnp.any(where[:, 1:], axis=1)
-
-    def log_probabilities(logits):
-        # Rows without candidates have finite logits, so that their gradient is zero and not NaN.
-        return jax.nn.log_softmax(jnp.where(where | ~listed[:, None], logits, -jnp.inf), axis=1)
-
-    student, of_teacher = log_probabilities(scores), log_probabilities(teacher)
-    entries = jnp.exp(of_teacher) * jnp.where(where, of_teacher - student, 0)
-    loss = batch_mean(jnp.sum(entries, axis=1), listed, axis_name)
+    divergences = jax.vmap(softmax_divergence)(scores, teacher, where)
+    loss = batch_mean(divergences, jnp.any(where[:, 1:], axis=1), axis_name)
     return loss, _agreement(scores, teacher, where, axis_name)
 
 

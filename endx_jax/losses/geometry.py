@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from endx_jax.checks import check_arrays, check_positive
 from endx_jax.errors import EndxError
 from endx_jax.losses.false_negatives import pair_ids
-from endx_jax.losses.rows import dot, mean_over_rows
+from endx_jax.losses.rows import dot, mean_over_rows, softmax_divergence
 from endx_jax.losses.shard import AxisName, all_gather, batch_mean, included_rows, psum
 from endx_jax.numerics import l2_normalize
 from endx_jax.settings import check_choice
@@ -136,18 +136,13 @@ def geometry_alignment(
 
 
 def _divergence(kernel: Callable, skips_itself: bool, row: tuple, shared: tuple) -> tuple[Array, dict]:
-    """Returns KL(softmax(teacher) || softmax(student)) of one row; zero if there are no columns."""
+    """Returns the divergence of one row; zero if there are no columns."""
     (given, pair), ((facing, ids), divisors) = row, shared
     keep = ids.where & (ids.pair != pair) if skips_itself else ids.where
-    some = jnp.any(keep)
-    # The softmax of an empty set is undefined: all columns take its place.
-    keep |= ~some
-    log_student, log_teacher = (
-        jax.nn.log_softmax(jnp.where(keep, kernel(v, u, width) / temperature, -jnp.inf))
-        for v, u, (temperature, width) in zip(given, facing, divisors, strict=True)
+    student, teacher = (
+        kernel(v, u, width) / temperature for v, u, (temperature, width) in zip(given, facing, divisors, strict=True)
     )
-    entries = jnp.exp(log_teacher) * jnp.where(keep, log_teacher - log_student, 0)
-    return jnp.where(some, jnp.sum(entries), 0), {}
+    return softmax_divergence(student, teacher, keep), {}
 
 
 def embedding_regression(

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 
 from endx_jax.checks import check_arrays
 from endx_jax.errors import EndxError
-from endx_jax.numerics import at_least_float32, masked_mean
+from endx_jax.losses.shard import batch_mean
+from endx_jax.numerics import at_least_float32
 
 Array = jax.Array
 
@@ -45,8 +46,7 @@ def pair_binary(scores: Array, *, where: Array | None = None) -> tuple[Array, di
     """
     where, scores = included_scores(where, scores=scores)
     sign = jnp.where(jnp.arange(scores.shape[1]) == 0, -1, 1)[None]
-    loss = masked_mean(jax.nn.softplus(sign * scores), where)
-    return loss, _metrics(scores, where)
+    return batch_mean(jax.nn.softplus(sign * scores), where), _metrics(scores, where)
 
 
 def _metrics(scores: Array, where: Array) -> dict[str, Array]:

@@ -103,6 +103,17 @@ def log_sum_exp(scores: Array, where: Array) -> Array:
     return jnp.where(some, jax.nn.logsumexp(filled), -jnp.inf)
 
 
+def softmax_divergence(student: Array, teacher: Array, where: Array) -> Array:
+    """Returns KL(softmax(teacher) || softmax(student)) over the columns [C] for which `where` is true; 0 without any.
+
+    Scores of the other columns must be finite.
+    """
+    # The softmax of no columns is undefined: all columns take its place.
+    kept = where | ~jnp.any(where)
+    log_student, log_teacher = (jax.nn.log_softmax(jnp.where(kept, x, -jnp.inf)) for x in (student, teacher))
+    return jnp.sum(jnp.exp(log_teacher) * jnp.where(where, log_teacher - log_student, 0))
+
+
 def _sum(function: Callable, rows: tuple[Tree, Array], shared: Tree) -> tuple[Array, Tree]:
     """Returns the sums of the loss and of the metrics over the included rows."""
     losses, metrics = jax.vmap(function, (0, None))(rows[0], shared)

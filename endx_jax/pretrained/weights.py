@@ -14,8 +14,7 @@ from endx_jax.pretrained.stored import StoredArray, open_file
 
 SINGLE_FILE = "model.safetensors"
 SHARD_INDEX = "model.safetensors.index.json"
-# Names of weights in another format, and how they are converted: of an encoder, and of other modules.
-PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+# How PyTorch's files, which are never read, as pickles run code, are converted: of an encoder, and of other modules.
 OF_ENCODER = "transformers: AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 OF_MODULE = "sentence-transformers: SentenceTransformer(FOLDER).save_pretrained(FOLDER), where FOLDER has modules.json"
 
@@ -114,8 +113,7 @@ def paths(params: Mapping) -> dict[str, Any]:
 def _existing(file: pathlib.Path) -> pathlib.Path:
     """Returns the file; raises EndxError if it does not exist."""
     if not file.is_file():
-        pickled = next((name for name in PICKLED if (file.parent / name).is_file()), "")
         convert = OF_ENCODER if "model_type" in json_files.read_optional(file.parent / "config.json") else OF_MODULE
-        hint = f": {pickled} is never read, as pickles run code; convert it with {convert}"
-        raise EndxError(f"{file.parent} has no {file.name}, the only format that is read{hint if pickled else ''}")
+        hint = f"if it is published as pytorch_model.bin, convert it with {convert}"
+        raise EndxError(f"{file.parent} has no {file.name}, the only format that is read; {hint}")
     return file

@@ -77,7 +77,7 @@ def draw_gains(data: dict):
     width = 0.8 / len(found)
     for number, (name, values) in enumerate(found.items()):
         places = [group + (number - (len(found) - 1) / 2) * width for group in range(len(shown))]
-        bars = axis.bar(places, values, width * 0.9, color=drawing.COLOURS[number], label=name)
+        bars = axis.bar(places, values, width * 0.9, label=name)
         axis.bar_label(bars, [f"{value:+.1f}" for value in values], fontsize=7.5, padding=2)
     axis.axhline(0, color="black", linewidth=0.8)
     axis.set_xticks(range(len(shown)), [f"{one['candidates']:,} {one['pool']}" for one in shown])

@@ -58,11 +58,13 @@ def test_a_platform_that_is_absent_is_one_line():
     assert missing == "endx serve: JAX_PLATFORMS=cuda: JAX has no such device; unset it, or install jax[cuda13]"
 
 
-@pytest.mark.parametrize("flag", ["--help", "--version"])
-def test_output_that_nobody_reads_ends_the_program(flag):
+@pytest.mark.parametrize(
+    "command", [("endx_jax", "--help"), ("endx_jax", "--version"), ("reproduction", "table")], ids=" ".join
+)
+def test_output_that_nobody_reads_ends_the_program(command):
     reader, writer = os.pipe()
     os.close(reader)
-    ended = subprocess.run([sys.executable, "-m", "endx_jax", flag], stdout=writer, stderr=subprocess.PIPE)
+    ended = subprocess.run([sys.executable, "-m", *command], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, b"")
 

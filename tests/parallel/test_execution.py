@@ -7,7 +7,6 @@ from jaxprs import largest_array
 
 from endx_jax.batch import Tokens
 from endx_jax.models.dropout import dropout, example_keys, position_keys
-from endx_jax.numerics import masked_mean
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import bytes_kept
@@ -41,7 +40,7 @@ def embed(params, rows):
     tokens, keys = rows
     x = dropout(params["token_embedder"]["embedding"][tokens.ids], position_keys(keys, tokens.ids.shape[1]), 0.3)
     x = jnp.tanh(x @ params["mlp_up"]["kernel"])
-    return {"embedding": masked_mean(x, tokens.mask[..., None], axis=1), "nothing": None}
+    return {"embedding": jnp.mean(x, axis=1, where=tokens.mask[..., None]), "nothing": None}
 
 
 def loss_of(embedding, axis_name):

@@ -220,9 +220,8 @@ MAP = "weight_map"
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({}, "model.safetensors"),
-        ({"pytorch_model.bin": b"", "config.json": {"model_type": "bert"}}, "pytorch_model.bin never AutoModel.from"),
-        ({"pytorch_model.bin": b"", "config.json": {"in_features": 3}}, "pytorch_model.bin never SentenceTransformer("),
+        ({"config.json": {"model_type": "bert"}}, "model.safetensors pytorch_model.bin AutoModel.from"),
+        ({"config.json": {"in_features": 3}}, "model.safetensors pytorch_model.bin SentenceTransformer("),
         ({SHARD_INDEX: "{"}, "column 2 JSON"),
         ({SHARD_INDEX: []}, "object list"),
         ({SHARD_INDEX: {}}, "'weight_map'"),

@@ -4,8 +4,11 @@ import json
 import re
 
 import pytest
+from helpers import raising
 from small_squad import write_squad
 from tiny_bert import write_tiny_bert
+
+from reproduction import cost
 
 
 @pytest.mark.parametrize(
@@ -16,6 +19,7 @@ from tiny_bert import write_tiny_bert
         (["table", "endx-table2", "--data=squod=x"], "NAME of --data=NAME=PLACE is 'squod', which is none of"),
         (["table", "endx-table2", "--data=squad"], "give NAME=PLACE"),
         (["table", "endx-table2", "--budget=-1"], "must not be negative"),
+        (["table", "endx-table2", "--output=gs://bucket/x"], "gs://bucket/x is in a bucket: name a local folder"),
         (["figure", "dong-figure5"], "did you mean"),
         (["figure", "dong-figure4", "--run=nowhere"], "--run=nowhere must be NAME=WORKDIR"),
         (["figure", "dong-figure4", "--run=a=nowhere"], "a: nowhere is no workdir of a run"),
@@ -30,9 +34,15 @@ def test_refusals_are_one_line(argv, expected, reproduce, tmp_path, pairs_csv):
     assert expected in reproduce(*argv, status=2).err
 
 
-def test_bm25_is_ranked_quoted_rows_stay_quoted_and_a_page_is_written(tmp_path, reproduce):
+def test_a_task_without_memory_ends_with_one_line(reproduce, monkeypatch):
+    monkeypatch.setattr(cost, "text", raising(MemoryError()))
+    assert reproduce("cost", "endx-table2", status=2).err.startswith("reproduction: out of memory: ")
+
+
+def test_bm25_is_ranked_quoted_rows_stay_quoted_and_a_page_is_written(tmp_path, reproduce, monkeypatch):
     folder, out = write_squad(tmp_path / "squad"), tmp_path / "out"
-    argv = ["endx-table2", "BM25", "USE-QA", f"--data=squad={folder}", f"--output={out}"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    argv = ["endx-table2", "BM25", "USE-QA", f"--data=squad={folder}", "--output=~/out"]
     shown = reproduce("table", *argv).out
     assert "USE-QA: quoted, not run" in shown
     held = json.loads((out / "endx-table2" / "full.json").read_text())

@@ -143,9 +143,10 @@ def made_run(folder, mrr=0.0, log=""):
 
 
 def test_gains_are_in_per_cent_of_the_first_run(tmp_path):
-    sources = [FigureSource(name, made_run(tmp_path / name, mrr)) for name, mrr in (("ade", 0.4), ("sde", 0.5))]
+    runs = {"ade": 0.4} | {f"sde{n}": 0.5 for n in range(8)}
+    sources = [FigureSource(name, made_run(tmp_path / name, mrr)) for name, mrr in runs.items()]
     data = make("dong-figure3", Study(sources), tmp_path / "drawn")
-    assert data["gains"] == {"sde": [pytest.approx(25)]}
+    assert data["gains"] == {name: [pytest.approx(25)] for name in list(runs)[1:]}
     about = {"pool": "answers", "direction": "question_to_answer", "questions": 4, "candidates": 3}
     assert data["evaluations"] == [about]
     check_refusal(lambda: dong.gains(Study(sources[:1])), "above 0", "and another run")

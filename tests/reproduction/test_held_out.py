@@ -15,7 +15,6 @@ from endx_jax.batch import Batch
 from endx_jax.data.batches.collator import BatchStream, Pairs
 from endx_jax.data.batches.ragged import Ragged
 from endx_jax.experiment.run import run
-from endx_jax.methods.config import load_recipe
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.methods.vae import VaeSettings
@@ -24,7 +23,7 @@ from endx_jax.models.dropout import example_keys
 from endx_jax.models.sharing import SHARINGS
 from reproduction import __main__ as reproduction
 from reproduction.held_out import FILE, check_decoders
-from reproduction.shuffled import ShuffledObjective, ShuffledSettings, get_config
+from reproduction.shuffled import ShuffledObjective, ShuffledSettings
 
 COUNT, SIZE = 9, 4
 METHODS = {
@@ -125,11 +124,3 @@ def test_a_question_is_read_beside_another_pair_s_answer(objective, reader):
     assert list(np.flatnonzero(changed)) == [reader]
     changed = np.abs(before.answer - after.answer).max(axis=1) > 1e-6
     assert list(np.flatnonzero(changed)) == [1]
-
-
-def test_the_recipe_is_that_of_the_paper_s_teacher_but_for_the_method():
-    config = get_config().to_dict()
-    assert config["objective"].pop("name") == "endx_shuffled"
-    expected = load_recipe("gru_squad").get_config("endx_cross").to_dict()
-    assert expected["objective"].pop("name") == "endx"
-    assert config == expected

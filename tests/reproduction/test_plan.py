@@ -11,6 +11,7 @@ from refusals import check_refusal
 from endx_jax.experiment.config import resolve
 from endx_jax.ranking.evaluate import MEASURES
 from reproduction import runs as module
+from reproduction.__main__ import _options, parser
 from reproduction.figures import FIGURES
 from reproduction.rows import KINDS
 from reproduction.runs import Options, make, plan_of, trained
@@ -80,11 +81,15 @@ def test_what_is_missing_or_unknown_is_named():
     check_refusal(lambda: papers().tables["endx-table2"].chosen(["Dual-GRU"]), "endx-table2 is 'Dual-GRU'", "Dual-GRUs")
 
 
-def test_the_train_file_alone_is_taken_from_a_folder(tmp_path):
+def test_the_train_file_alone_is_taken_from_a_folder(tmp_path, monkeypatch):
     for name in ("train-v1.1.json", "dev-v1.1.json"):
         (tmp_path / name).write_text('{"data": []}')
-    options = Options(OUT, data={"squad": str(tmp_path)})
-    assert options.place_of("squad-train") == str(tmp_path / "train-v1.1.json")
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    for place in (tmp_path, f"~/{tmp_path.name}"):
+        options = _options(parser().parse_args(["table", f"--data=squad={place}"]))
+        assert options.place_of("squad-train") == str(tmp_path / "train-v1.1.json")
+    monkeypatch.setattr(module, "open_data", lambda place: types.SimpleNamespace(parts=(f"{place}/train", "")))
+    assert Options(OUT, data={"squad": "gs://bucket/squad"}).place_of("squad-train") == "gs://bucket/squad/train"
 
 
 @pytest.fixture
@@ -181,7 +186,8 @@ def test_rows_are_whole():
         assert not row.against or f"{row.table}/{row.against}" in ROWS, name
 
 
-def test_every_trained_row_and_every_shortened_one_is_a_config():
+def test_every_trained_row_and_every_shortened_one_is_a_config_in_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     whole, short = (Options(OUT, data=DATA, budget=budget) for budget in (0.0, 30.0))
     trained = [row for row in ROWS.values() if row.recipe or row.of]
     shortened = [row for row in ROWS.values() if "form" in row.short or "of" in row.short]

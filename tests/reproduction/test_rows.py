@@ -1,11 +1,13 @@
 """Rows that are not one training run: layers, counts, few pairs, other data and a whole collection."""
 
 import dataclasses
+import functools
 import json
 import shutil
 
 import pytest
 from helpers import times, written
+from refusals import check_refusal
 from small_records import records_of
 from small_squad import write_words
 
@@ -23,6 +25,9 @@ def test_layers_are_reported_once_and_taken_by_every_row(squad, tmp_path):
     (file,) = before = times(tmp_path / "layers")
     weighted = rows.layers(papers().row("rr-table4/GloVe with IDF"), options)
     assert times(tmp_path / "layers") == before  # the second row finds what the first has left
+    for other in ((str(vectors), "other"), ("other/words.txt", str(squad))):
+        refused = functools.partial(rows.measure_layers, *other, file.parent)
+        check_refusal(refused, str(vectors), str(squad), "another --output")
     found = json.loads(file.read_text())
     assert found["layers"] == ["token table"]
     assert found["sets"]["test"] == {"questions": 80, "candidates": 40, "right": 80}

@@ -8,6 +8,8 @@ from refusals import check_refusal
 
 from reproduction.separation import probe_accuracy, question_agreement, same_side_neighbours
 
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
 
 def clouds(questions, answers, width, shift=0.0, seed=0):
     """Two normal clouds of unit variance whose centres lie `shift` apart, on a diagonal that is no feature's axis."""
