@@ -5,7 +5,7 @@ MTEB (https://github.com/embeddings-benchmark/mteb) is not a dependency; install
 
 import functools
 import logging
-import pathlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ class MTEBModel:
         """
         model.check_one_vector("MTEB")
         self.model = model
-        self.name = name or f"endx_jax/{pathlib.PurePath(model.name).name}"
+        self.name = name or f"endx_jax/{os.path.basename(os.path.abspath(model.name))}"
 
     @functools.cached_property
     def mteb_model_meta(self) -> "ModelMeta":
