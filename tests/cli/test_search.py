@@ -238,6 +238,11 @@ def test_questions_keep_the_ids_of_their_file(tmp_path, name, text):
     assert read_questions(str(tmp_path / name)) == [("1048585", "who repairs clocks"), ("2", "how long, then")]
 
 
+def test_a_column_without_a_name_holds_no_ids(tmp_path):
+    path = written(tmp_path / "q.csv", ",question\n7,who\n7,how\n")
+    assert read_questions(str(path)) == [("2", "who"), ("3", "how")]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "named"),
     [
