@@ -192,8 +192,8 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
 @router.post("/search")
 async def find(request: Request, body: SearchRequest) -> Response:
     """Finds the documents that answer a question."""
-    start, server, k = time.perf_counter(), server_of(request), body.k or 10
-    index = server.service.index
+    start, server = time.perf_counter(), server_of(request)
+    index, k = server.service.index, body.k or min(10, server.limits.max_k)
     check_texts("query", [body.query], server.limits)
     if not body.query.strip():
         raise Refusal(422, "query: is empty", param="query", code="empty")

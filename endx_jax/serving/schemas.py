@@ -74,7 +74,7 @@ class SearchRequest(RequestModel):
     """A question."""
 
     query: str = Field(json_schema_extra={"pattern": r"\S"})
-    k: Count | None = Field(None, description="largest number of results [10]")
+    k: Count | None = Field(None, description="largest number of results [10, or the server's limit]")
     mode: Mode | None = Field(None, description="the server's default if omitted")
     where: Annotated[dict[str, Any], WithJsonSchema(WHERE)] | None = Field(
         None, description='metadata of the documents to search, such as {"lang": ["en", "de"], "year": {"gte": 2020}}'
