@@ -138,6 +138,7 @@ def test_documents_are_selected_by_their_metadata(tmp_path, search, error):
     arguments = [f"--index={tmp_path / 'i'}", "--mode=bm25", "--format=trec", "text"]
     found = search(*arguments, '--where={"year": {"gte": 2019}}').out
     assert [line.split()[2] for line in found.splitlines()] == ["b", "c"]
+    assert search(*arguments[:-1], "zebra", '--where={"year": 2019}').err.count("\n") == 1  # the line about the index
     assert "half a surrogate pair" in error(*arguments, r'--where={"year": "\ud800"}')
     assert "nothing found: no document has the field 'yaer'" in search(*arguments, '--where={"yaer": 1}').err
 
