@@ -60,7 +60,7 @@ def bind(host: str, port: int) -> socket.socket:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
             until_bound.pop_all()
-    except (OSError, OverflowError) as failure:
+    except (OSError, OverflowError, UnicodeError) as failure:
         reason = getattr(failure, "strerror", None) or failure
         raise EndxError(f"{host} port {port} can't be bound ({reason}): choose another --host or --port") from None
     return bound
