@@ -82,7 +82,12 @@ def float_key(*names: str, default: Any = dataclasses.MISSING, least: float = 0.
 
 def enum_key(*names: str, choices: Collection[str], default: Any = dataclasses.MISSING) -> Any:
     """Declares a string of `config.json` that is one of `choices`, as `int_key`."""
-    return _declared(names, default, lambda value, where: check_choice(where, value, choices) or value)
+
+    def check(value: object, where: str) -> object:
+        check_choice(where, value, choices)
+        return value
+
+    return _declared(names, default, check)
 
 
 def bool_key(*names: str, default: bool) -> Any:
