@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import take
-from endx_jax.files import CacheFolder, state_of
+from endx_jax.files import cache_folder, state_of, write_cache
 from endx_jax.methods.config import base_config
 
 
@@ -113,7 +113,7 @@ def docstring_pairs(limit: int = 8000, *, cache: str = "") -> RetrievalSet:
     sources = list(_sources())
     with _collector_paused():
         if cache:
-            found = cached(CacheFolder(cache), sources_key(sources, __file__), lambda: _found(sources))
+            found = cached(cache_folder(cache), sources_key(sources, __file__), lambda: _found(sources))
         else:
             found = list(_found(sources))
         records = _records(found)
@@ -240,18 +240,18 @@ def _status(path: str) -> tuple[int, ...]:
         return ()
 
 
-def cached(folder: CacheFolder, key: str, find: Callable[[], Iterable[Found]]) -> list[Found]:
+def cached(folder: pathlib.Path, key: str, find: Callable[[], Iterable[Found]]) -> list[Found]:
     """Returns the results of `find`, from the cache if it has them undamaged; otherwise writes them there."""
-    name = f"docstrings-{key}.json"
+    file = folder / f"docstrings-{key}.json"
     try:
-        checksum, _, body = folder.path(name).read_bytes().partition(b"\n")
+        checksum, _, body = file.read_bytes().partition(b"\n")
     except OSError:
         checksum, body = b"", b""
     if checksum and checksum == _checksum(body):
         return [(name, question, answer) for name, question, answer in json.loads(body)]
     found = list(find())
     body = json.dumps(found).encode()
-    folder.write(name, lambda stream: stream.write(_checksum(body) + b"\n" + body))
+    write_cache(file, lambda stream: stream.write(_checksum(body) + b"\n" + body))
     return found
 
 

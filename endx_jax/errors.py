@@ -61,7 +61,11 @@ class ReadOnly(EndxError):
     """Error about a change to an index that allows none: its file is read-only, or a copy of one in a bucket."""
 
 
-class DiskFull(EndxError):
+class NotWritable(EndxError):
+    """Error about a file that can't be written."""
+
+
+class DiskFull(NotWritable):
     """Error about a full disk or quota; existing files are unchanged."""
 
 

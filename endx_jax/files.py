@@ -20,7 +20,7 @@ from typing import IO
 import filelock
 
 from endx_jax import json_files
-from endx_jax.errors import DiskFull, EndxError, InUse
+from endx_jax.errors import DiskFull, EndxError, InUse, NotWritable
 
 REPLACED = "replaced"  # name of an old folder while a new one replaces it
 
@@ -35,11 +35,11 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
       mode: `w` (UTF-8) or `wb`.
 
     Raises:
-      EndxError: the path is a folder, its folder can't be written to, or the disk is full.
+      NotWritable: the path is a folder, its folder can't be written to, or the disk is full.
     """
     path = pathlib.Path(path)
     if path.is_dir():
-        raise EndxError(f"can't write {path}: it is a folder; name a file")
+        raise NotWritable(f"can't write {path}: it is a folder; name a file")
     temporary = None
     try:
         with reporting_full_disk(path):
@@ -49,7 +49,7 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as failure:
-        raise EndxError(f"can't write {path}: {failure.strerror or failure}") from None
+        raise NotWritable(f"can't write {path}: {failure.strerror or failure}") from None
     try:
         with reporting_full_disk(path):
             with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as stream:
@@ -278,30 +278,19 @@ def expanded(path: str | os.PathLike, instead: str = "name another path") -> pat
         raise EndxError(f"{path}: no home folder is known: set HOME or XDG_CACHE_HOME, or {instead}") from None
 
 
-class CacheFolder:
-    """Folder of cache files that several processes may write; writes are skipped if it is not writable."""
+def cache_folder(folder: str | os.PathLike) -> pathlib.Path:
+    """Returns the folder of a cache by `expanded`; `os.devnull`, which holds no files, if no home folder is known."""
+    try:
+        return expanded(folder)
+    except EndxError:
+        return pathlib.Path(os.devnull)
 
-    def __init__(self, folder: str | os.PathLike):
-        """Expands the path by `expanded`, or takes `os.devnull` if no home folder is known; creates nothing yet."""
-        self.folder = pathlib.Path(os.devnull)
-        with contextlib.suppress(EndxError):
-            self.folder = expanded(folder)
-        self._writable = True
 
-    def path(self, name: str) -> pathlib.Path:
-        """Returns the path of a cache file, which may not exist."""
-        return self.folder / name
-
-    def write(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
-        """Writes a file with `fill`; if that fails, warns and writes no further files."""
-        if not self._writable:
-            return
-        try:
-            with replacing(self.path(name), "wb") as stream:
-                fill(stream)
-        except (OSError, EndxError) as failure:
-            self._writable = False
-            warnings.warn(
-                f"nothing is cached for the next run: {failure}; set data.cache to a writable folder or leave it empty",
-                stacklevel=2,
-            )
+def write_cache(file: pathlib.Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Writes a cache file with `fill`; warns if it can't be written."""
+    try:
+        with replacing(file, "wb") as stream:
+            fill(stream)
+    except (OSError, NotWritable) as failure:
+        advice = "set data.cache to a writable folder or leave it empty"
+        warnings.warn(f"nothing is cached for the next run: {failure}; {advice}", stacklevel=2)

@@ -7,7 +7,7 @@ import numbers
 import pathlib
 import re
 import reprlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from endx_jax.errors import EndxError
@@ -195,13 +195,6 @@ def as_number(value: object, where: str, *, least: float, most: float) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
         return float(value)
     raise EndxError(f"{where} is {shown(value)}; it must be a number from {least:,} to {most:,}")
-
-
-def as_choice(value: object, where: str, choices: Collection[str]) -> str:
-    """Returns `value` if it is one of `choices`; raises EndxError, which lists them, otherwise."""
-    if isinstance(value, str) and value in choices:
-        return value
-    raise EndxError(f"{where} is {shown(value)}; it must be one of {', '.join(choices)}")
 
 
 def as_flag(value: object, where: str) -> bool:

@@ -5,7 +5,7 @@ MTEB (https://github.com/embeddings-benchmark/mteb) is not a dependency; install
 
 import functools
 import logging
-import pathlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from endx_jax.errors import EndxError
 from endx_jax.inference import EmbeddingModel
 from endx_jax.models.dual_encoder import SIDES
-from endx_jax.numerics import Quantized
+from endx_jax.numerics import dequantize
 
 if TYPE_CHECKING:
     from mteb.models import ModelMeta
@@ -44,7 +44,7 @@ class MTEBModel:
         """
         model.check_one_vector("MTEB")
         self.model = model
-        self.name = name or f"endx_jax/{pathlib.PurePath(model.name).name}"
+        self.name = name or f"endx_jax/{os.path.basename(os.path.abspath(model.name))}"
 
     @functools.cached_property
     def mteb_model_meta(self) -> "ModelMeta":
@@ -113,9 +113,7 @@ class MTEBModel:
         if not {"prompt", "prompt_name"} & options.keys():
             options["prompt"] = prompt
         embeddings = encode(texts, **options)
-        if isinstance(embeddings, Quantized):
-            embeddings = embeddings.codes * np.asarray(embeddings.scales)[:, None]
-        return np.asarray(embeddings, np.float32)
+        return np.asarray(dequantize(embeddings), np.float32)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Returns the similarities of all pairs of rows, a tensor [A, B]: see `EmbeddingModel.similarity`."""

@@ -97,6 +97,6 @@ def signs(embeddings: np.ndarray) -> np.ndarray:
     return np.pad(bits, [(0, 0), (0, -bits.shape[1] % 4)]).view("<u4")
 
 
-def dequantize(quantized: Quantized) -> "Array | np.ndarray":
-    """Returns the dequantized embeddings, float32 [..., E]; NumPy arrays for NumPy arrays."""
-    return quantized.codes.astype(np.float32) * quantized.scales[..., None]
+def dequantize(values: Any) -> Any:
+    """Returns the embeddings of a `Quantized`, float32 [..., E] of NumPy or JAX as it is; other values unchanged."""
+    return values.codes.astype(np.float32) * values.scales[..., None] if isinstance(values, Quantized) else values

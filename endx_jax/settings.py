@@ -63,11 +63,11 @@ def require(condition: bool, message: str) -> None:
         raise EndxError(message)
 
 
-def check_choice(where: str, value: str, choices) -> None:
+def check_choice(where: str, value: object, choices) -> None:
     """Raises EndxError, which lists all choices, unless `value` is one of them; the empty string may be a choice."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         listed = ", ".join(filter(None, choices)) + (" (or empty)" if "" in choices else "")
-        raise EndxError(f"{where} is {shown(value)}, which is none of {listed}{nearest(value, choices)}")
+        raise EndxError(f"{where} is {shown(value)}, which is none of {listed}{nearest(str(value), choices)}")
 
 
 def check_patterns(where: str, patterns: Iterable[str]) -> None:

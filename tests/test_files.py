@@ -32,7 +32,7 @@ def test_without_a_home_folder_nothing_is_cached_and_what_needs_it_names_the_var
     use_compilation_cache("~/.cache/endx_jax/xla")
     assert caplog.messages == ["no home folder is known: nothing is cached; set HOME or XDG_CACHE_HOME"]
     with pytest.warns(UserWarning, match="nothing is cached for the next run: .* set data.cache to a writable folder"):
-        files.CacheFolder("~/.cache/endx_jax/data").write("name", print)
+        files.write_cache(files.cache_folder("~/.cache/endx_jax/data") / "name", print)
     check_refusal(lambda: load("~/model"), "~/model", "XDG_CACHE_HOME")
     check_refusal(lambda: encode_corpus("model", "corpus.jsonl"), "XDG_CACHE_HOME", "output=FILE")
 

@@ -32,4 +32,7 @@ def test_functions_take_paths_as_texts_as_path_objects_and_below_home(tiny_bert,
             np.asarray(endx_jax.load(model).encode_query("where")).tolist(),
             endx_jax.data.read(data).questions,
         ]
+    monkeypatch.chdir(tiny_bert)
+    assert tiny_bert.name in endx_jax.evaluate(".", pairs_csv).evaluations["all"]
+    assert endx_jax.mteb.wrap(endx_jax.load(".")).name == f"endx_jax/{tiny_bert.name}"
     assert found[str] == found[pathlib.Path] == found[below_home]

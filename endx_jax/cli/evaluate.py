@@ -9,7 +9,7 @@ hold their texts, or contain answer strings.
 """
 
 import argparse
-import pathlib
+import os
 import re
 
 from etils import epath
@@ -44,16 +44,17 @@ def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
         data = settings.test_path or settings.path
     if not data or not (arguments.index or arguments.workdir or arguments.model):
         return None  # which `evaluate` refuses
-    name = _without_endings(pathlib.Path(data).name)
+    name = _without_endings(data)
     if arguments.index:
         index = epath.Path(arguments.index)
-        return index.parent / f"{_without_endings(index.name)}-evaluation" / name
-    folder = arguments.workdir or f"runs/{pathlib.Path(arguments.model).name}"
+        return index.parent / f"{_without_endings(index)}-evaluation" / name
+    folder = arguments.workdir or f"runs/{os.path.basename(os.path.abspath(arguments.model))}"
     output = "-".join(filter(None, (name, arguments.pool)))
     # A run keeps its own rankings in TEST.
     return epath.Path(folder) / EVALUATION / (f"{TEST}-data" if output == TEST else output)
 
 
-def _without_endings(name: str) -> str:
-    """Returns the name of a file without endings like `.jsonl.gz`; `.5` of `lr3.5` is none."""
-    return re.sub(r"(\.[A-Za-z]+)+$", "", name)
+def _without_endings(path: str | os.PathLike) -> str:
+    """Returns the name of a file or folder without endings like `.jsonl.gz`; `.5` of `lr3.5` is none."""
+    name = os.path.basename(os.path.abspath(path))
+    return re.sub(r"(?i)(\.(jsonl?|csv|tsv|txt|parquet|arrow|feather|ya?ml|sqlite))?(\.gz)?$", "", name)

@@ -65,5 +65,5 @@ def _question(row: Mapping, number: int, where: str) -> NamedQuestion:
         names = " or ".join(repr(name) for (name,) in NAMES[SEARCHED])
         raise EndxError(f"{where} needs a question in {names}, not in {json_files.format_names(row)}")
     text = json_files.as_text(row[key], f"{where}: {key!r}")
-    identifier = json_files.identifier(row.get(name, number), f"{where}: the id")
+    identifier = json_files.identifier(row[name] if name else number, f"{where}: the id")
     return NamedQuestion(json_files.as_text(identifier, f"{where}: the id"), text)

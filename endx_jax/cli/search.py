@@ -71,7 +71,7 @@ def search(
       engine: exact search, or by faiss
       rerank: workdir of a pair classifier or of late interaction, or folder or name of a CrossEncoder or
         MultiVectorEncoder, that re-ranks the best answers
-      rerank_top: number of answers that --rerank re-ranks
+      rerank_top: number of answers that --rerank re-ranks, at least --top
       add: corpus to add, as for encode; documents with a known id are replaced;
         without ids, a new text gets a free one, and one that the index has stays there
       delete: id of a document to delete; repeatable
@@ -123,8 +123,8 @@ def search(
 
     def ask(texts: list[str]) -> "list[list[FoundDocument]]":
         answers = opened.search(texts, max(top, rerank_top) if pairs else top, mode=chosen, where=wanted)
-        if wanted and not any(answers):
-            _note(f"nothing found: {why_nothing(opened.snapshot.where, wanted)}")
+        if wanted and not any(answers) and (reason := why_nothing(opened.snapshot.where, wanted)):
+            _note(f"nothing found: {reason}")
         return rerank_answers(pairs, texts, answers, top) if pairs else answers
 
     if named:

@@ -14,7 +14,7 @@ from typing import Any
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError, first_line
-from endx_jax.files import CacheFolder, replacing, sha256_of
+from endx_jax.files import cache_folder, replacing, sha256_of
 
 # Folder of the states of tokenizers.
 STATES = "~/.cache/endx_jax/tokenizers"
@@ -53,7 +53,7 @@ def read_tokenizer(folder: pathlib.Path) -> ReadTokenizer:
     Raises:
       EndxError: the folder holds no usable tokenizer.
     """
-    kept = CacheFolder(STATES).path(f"{_key(folder)}.json")
+    kept = cache_folder(STATES) / f"{_key(folder)}.json"
     with contextlib.suppress(EndxError), refusing_broken(kept, *BROKEN):  # there is none, or it is damaged
         return _from_state(json_files.read_json_file(kept))
     loaded = load_with_transformers(folder)

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -134,7 +133,7 @@ def evaluate(
     if not isinstance(model, EmbeddingModel):
         model = load(workdir or model or "", mesh=make_mesh(MeshSettings()))
     agreement.check_parameters(model.params)
-    system = saved_system(workdir) if workdir else pathlib.Path(model.name).name
+    system = saved_system(workdir) if workdir else os.path.basename(os.path.abspath(model.name))
     rank = functools.partial(rank_set, model=model, system=system, reranker=reranker, reverse=reverse)
     if pools:
         dataset = data or settings.test_path or settings.path

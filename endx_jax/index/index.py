@@ -15,7 +15,7 @@ from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
-from endx_jax.files import CacheFolder, expanded
+from endx_jax.files import cache_folder, expanded
 from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.index.cache import erase_documents
 from endx_jax.index.index_file import (
@@ -318,7 +318,7 @@ class Index:
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """Context of a write transaction in the opened index; the snapshot is up to date afterwards."""
         for folder, reason in READ_ONLY.items():
-            if CacheFolder(folder).folder.resolve() in self.path.resolve().parents:
+            if cache_folder(folder).resolve() in self.path.resolve().parents:
                 raise ReadOnly(f"{self._source} {reason}")
         if not self.path.is_file():
             raise InUse(f"{self.path} was moved or deleted since it was opened: restore it, or open another index")

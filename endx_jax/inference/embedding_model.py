@@ -405,7 +405,7 @@ def _check_texts(sentences: object) -> list[str]:
 def _rows(name: str, x: np.ndarray | Quantized) -> np.ndarray:
     """Converts embeddings [N, E] or [E], possibly quantized, to float32 [N, E]."""
     try:
-        rows = np.atleast_2d(np.asarray(dequantize(x) if isinstance(x, Quantized) else x, np.float32))
+        rows = np.atleast_2d(np.asarray(dequantize(x), np.float32))
     except (TypeError, ValueError):
         raise EndxError(f"{name} must be embeddings [N, E]; encode texts first") from None
     if rows.ndim != 2:

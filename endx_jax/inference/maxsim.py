@@ -78,8 +78,8 @@ def pooled(embeddings: Any, *, cosine: bool) -> Any:
         return _of_unit_norm(embeddings) if cosine and embeddings is not None else embeddings
     means = np.zeros((len(embeddings), jax.tree.leaves(embeddings.values)[0].shape[1]), np.float32)
     for row, text in enumerate(embeddings):  # one at a time, since dequantized they are four times as large
-        text = dequantize(text) if isinstance(text, Quantized) else text
-        means[row] = text.sum(axis=0) / max(1, len(text))
+        vectors = dequantize(text)
+        means[row] = vectors.sum(axis=0) / max(1, len(vectors))
     return unit_rows(means) if cosine else means
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from endx_jax.data.batches.token_tables import content_key
 from endx_jax.errors import EndxError
-from endx_jax.files import CacheFolder
+from endx_jax.files import cache_folder, write_cache
 from endx_jax.parallel.agreement import all_gather
 
 CHECKSUM = np.dtype("<u4")
@@ -27,7 +27,7 @@ class VectorCache:
 
     def __init__(self, folder: str | os.PathLike = ""):
         """Stores the folder, in which `~` is the home directory, or "" to cache nothing; creates nothing yet."""
-        self._folder = CacheFolder(folder) if folder else None
+        self._folder = cache_folder(folder) if folder else None
 
     def embeddings(
         self,
@@ -65,12 +65,11 @@ class VectorCache:
 
         if self._folder is None:
             return np.concatenate([*blocks()])
-        entry, shape = f"vectors-{content_key(texts, *about)}.npy", (len(texts), width)
-        file = self._folder.path(entry)
+        file, shape = self._folder / f"vectors-{content_key(texts, *about)}.npy", (len(texts), width)
         vectors = _read(file, shape)
         if not all(all_gather(vectors is not None, "cached")):
             computed = blocks()
-            self._folder.write(entry, lambda stream: _write(stream, shape, computed))
+            write_cache(file, lambda stream: _write(stream, shape, computed))
             rest = [*computed]  # of several processes, those that can't write take part too
             vectors = _read(file, shape)
             if vectors is None and sum(map(len, rest)) == len(texts):

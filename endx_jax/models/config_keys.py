@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from endx_jax import json_files
 from endx_jax.errors import EndxError
+from endx_jax.settings import check_choice
 
 # The deepest published encoders have fewer than 100 layers. Shapes of all layers are computed before reading weights.
 MOST_LAYERS = 1_000
@@ -81,7 +82,12 @@ def float_key(*names: str, default: Any = dataclasses.MISSING, least: float = 0.
 
 def enum_key(*names: str, choices: Collection[str], default: Any = dataclasses.MISSING) -> Any:
     """Declares a string of `config.json` that is one of `choices`, as `int_key`."""
-    return _declared(names, default, functools.partial(json_files.as_choice, choices=choices))
+
+    def check(value: object, where: str) -> object:
+        check_choice(where, value, choices)
+        return value
+
+    return _declared(names, default, check)
 
 
 def bool_key(*names: str, default: bool) -> Any:

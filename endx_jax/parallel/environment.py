@@ -21,7 +21,7 @@ from etils import epath
 
 from endx_jax.buckets import url_of
 from endx_jax.errors import EndxError, RunInterrupted
-from endx_jax.files import CacheFolder
+from endx_jax.files import cache_folder
 
 # Default folder of the cache of compiled programs.
 PROGRAMS = "~/.cache/endx_jax/xla"
@@ -141,7 +141,7 @@ def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
 
     Damaged entries of the folder are replaced.
     """
-    place = folder and (url_of(folder) or str(CacheFolder(folder).folder))
+    place = folder and (url_of(folder) or str(cache_folder(folder)))
     if place == os.devnull:
         logging.getLogger(__name__).warning("no home folder is known: nothing is cached; set HOME or XDG_CACHE_HOME")
     elif place:

@@ -192,8 +192,8 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
 @router.post("/search")
 async def find(request: Request, body: SearchRequest) -> Response:
     """Finds the documents that answer a question."""
-    start, server, k = time.perf_counter(), server_of(request), body.k or 10
-    index = server.service.index
+    start, server = time.perf_counter(), server_of(request)
+    index, k = server.service.index, body.k or min(10, server.limits.max_k)
     check_texts("query", [body.query], server.limits)
     if not body.query.strip():
         raise Refusal(422, "query: is empty", param="query", code="empty")
@@ -224,12 +224,12 @@ async def add(request: Request, body: DocumentsRequest) -> Response:
         check_model(server.service.index, server.service.model)
     except EndxError as other:
         raise Refusal(409, f"documents: {other}", code="other_model") from None
-    check_count("documents", body.documents, server.limits)
+    check_texts("documents", [new.text for new in body.documents], server.limits)
     check_distinct(new.id for new in body.documents if new.id)
     with server.batcher.request():
         documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])
         texts = [document.text for document in documents]
-        check_texts("documents", texts, server.limits)
+        check_count("documents", texts, server.limits)
         asked = [question for document in documents for question in document.questions]
         if asked:
             check_texts("questions", asked, server.limits)
@@ -306,21 +306,19 @@ def check_distinct(ids: Iterable[str]) -> None:
 
 
 def check_count(param: str, items: Sequence[object], limits: Limits) -> None:
-    """Raises Refusal if there are no texts or documents, or too many."""
-    if not items:
-        raise Refusal(422, f"{param}: give at least one text", param=param)
+    """Raises Refusal if there are too many texts."""
     if len(items) > limits.max_texts:
         message = f"{param}: {len(items)} texts exceed the limit of {limits.max_texts}: send them in several requests"
         raise Refusal(422, message, param=param, code="too_many_texts")
 
 
 def check_texts(param: str, texts: Sequence[str], limits: Limits) -> None:
-    """Raises Refusal if there are no texts, too many, or one that is too long."""
+    """Raises Refusal if there are too many texts, or one that is too long."""
     check_count(param, texts, limits)
     for n, text in enumerate(texts):
         if (size := len(text.encode())) > limits.max_text_bytes:
             where = f"{param}[{n}]" if len(texts) > 1 else param
-            message = f"{where}: {size} bytes exceed the limit of {limits.max_text_bytes}: split the text"
+            message = f"{where}: {size} bytes exceed the limit of {limits.max_text_bytes}: send it in parts"
             raise Refusal(422, message, param=where, code="text_too_long")
 
 

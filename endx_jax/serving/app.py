@@ -44,7 +44,7 @@ def make_app(
     async def prepare() -> None:
         await batcher.prepare(_shown(service.preparations()))
         when_ready()
-        await batcher.prepare_further(service.later_preparations())
+        await batcher.prepare(service.later_preparations())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -74,8 +74,6 @@ def make_app(
     async def ready() -> Response:
         if batcher.ready:
             return JSONResponse({"status": "ready"})
-        if app.state.preparing.done():  # it failed: raise its error, so that it is logged
-            app.state.preparing.result()
         return JSONResponse({"status": "warming up"}, 503, {"Retry-After": "1"})
 
     @app.get("/metrics", include_in_schema=False)

@@ -101,16 +101,11 @@ class Batcher(Generic[Job, Result]):
         return waiting.answer
 
     async def prepare(self, steps: Iterable[Callable[[], object]]) -> None:
-        """Runs preparations in the thread; requests that arrive before they are done are refused."""
-        for step in steps:
-            await asyncio.get_running_loop().run_in_executor(self._thread, step)
-        self.ready = True
-
-    async def prepare_further(self, steps: Iterable[Callable[[], object]]) -> None:
-        """Runs preparations in a thread of their own, beside batches of requests, until `stop`."""
+        """Runs preparations in a thread of their own until `stop`; requests before the first are done are refused."""
         for step in steps:
             if not self._stopping:
                 await asyncio.get_running_loop().run_in_executor(self._behind, step)
+        self.ready = True
 
     def stop(self) -> None:
         """Refuses all requests with 503, those too that wait or are computed."""

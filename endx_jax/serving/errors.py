@@ -1,5 +1,6 @@
 """Error responses in the format of OpenAI's API."""
 
+import dataclasses
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ WORDS = {
 CLIENT_GONE = 499
 
 
+@dataclasses.dataclass(eq=False)
 class Refusal(Exception):
     """Exception for a request that is refused.
 
@@ -40,17 +42,12 @@ class Refusal(Exception):
       headers: further headers of the response.
     """
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ):
-        super().__init__(message)
-        self.status, self.message, self.param, self.code, self.headers = status, message, param, code, headers
+    status: int
+    message: str
+    _: dataclasses.KW_ONLY
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] | None = None
 
 
 class ClientGone(Exception):

@@ -58,7 +58,7 @@ class EmbeddingsRequest(RequestModel, extra="ignore"):
     """Request of OpenAI's API, with `input_type` as an extension."""
 
     input: Annotated[list[str], BeforeValidator(_listed), WithJsonSchema(TEXTS)] = Field(
-        fail_fast=True, description="one text or several; token ids are not supported"
+        min_length=1, fail_fast=True, description="one text or several; token ids are not supported"
     )
     model: str | None = Field(None, description="returned unchanged; see input_type")
     encoding_format: Literal["float", "base64"] | None = Field(
@@ -74,7 +74,7 @@ class SearchRequest(RequestModel):
     """A question."""
 
     query: str = Field(json_schema_extra={"pattern": r"\S"})
-    k: Count | None = Field(None, description="largest number of results [10]")
+    k: Count | None = Field(None, description="largest number of results [10, or the server's limit]")
     mode: Mode | None = Field(None, description="the server's default if omitted")
     where: Annotated[dict[str, Any], WithJsonSchema(WHERE)] | None = Field(
         None, description='metadata of the documents to search, such as {"lang": ["en", "de"], "year": {"gte": 2020}}'
@@ -111,7 +111,7 @@ class RerankRequest(RequestModel, extra="ignore"):
 
     query: str
     documents: list[Annotated[str, BeforeValidator(_text_of), WithJsonSchema(DOCUMENT)]] = Field(
-        fail_fast=True, description="texts, or objects with `text`", json_schema_extra={"minItems": 1}
+        min_length=1, fail_fast=True, description="texts, or objects with `text`"
     )
     top_n: Count | None = Field(None, description="largest number of results [all]")
     return_documents: bool | None = Field(None, description="true to return the texts too")

@@ -60,7 +60,7 @@ def bind(host: str, port: int) -> socket.socket:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
             until_bound.pop_all()
-    except (OSError, OverflowError) as failure:
+    except (OSError, OverflowError, UnicodeError) as failure:
         reason = getattr(failure, "strerror", None) or failure
         raise EndxError(f"{host} port {port} can't be bound ({reason}): choose another --host or --port") from None
     return bound
@@ -78,15 +78,30 @@ async def serve(
     """Serves until `until` returns, or else until SIGTERM or SIGINT; requests under way then have `grace` seconds.
 
     Takes over the socket. It does not wait for the running batch, whose thread may still run.
+
+    Raises:
+      Exception: that of a preparation without which no request is answered.
     """
     until = until or _signalled()  # before the application starts, whose warm-up a signal may end
+    log, failed = logging.getLogger(__name__), list[BaseException]()
+    log.setLevel(logging.WARNING)  # the verb says where the server runs
 
     async def stopping() -> None:
-        await until()
+        stopped = asyncio.ensure_future(until())
+
+        def report(preparing: asyncio.Task) -> None:
+            failure = None if preparing.cancelled() else preparing.exception()
+            if failure and app.state.server.batcher.ready:
+                bug = None if isinstance(failure, EndxError) else failure
+                log.error("further programs are compiled when requests need them: %s", failure, exc_info=bug)
+            elif failure:
+                failed.append(failure)
+                stopped.cancel()
+
+        app.state.preparing.add_done_callback(report)
+        await asyncio.wait([stopped])
         asyncio.get_running_loop().call_later(refused_after, app.state.stop)
 
-    log = logging.getLogger(__name__)
-    log.setLevel(logging.WARNING)  # the verb says where the server runs
     config = Config.from_mapping(
         bind=f"fd://{bound.detach()}",
         keep_alive_timeout=limits.max_seconds,  # from the end of a response, or a new connection, to complete headers
@@ -97,6 +112,8 @@ async def serve(
         errorlog=log,
     )
     await hypercorn.asyncio.serve(app, config, shutdown_trigger=stopping, mode="asgi")  # type: ignore[arg-type]
+    for failure in failed:
+        raise failure
 
 
 def _signalled() -> Callable[[], Awaitable[object]]:

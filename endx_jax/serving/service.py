@@ -159,7 +159,13 @@ class Service:
 
     def _search(self, mode: str, count: int) -> Callable[[], Any]:
         """Returns the step that compiles the programs of a search for `count` questions."""
-        return functools.partial(self.run, [SearchJob("warm up", K, mode)] * count)
+
+        def search() -> None:
+            for result in self.run([SearchJob("warm up", K, mode)] * count):
+                if isinstance(result, Exception):
+                    raise result
+
+        return search
 
     def run(self, jobs: Sequence[Job]) -> list[Result | Exception]:
         """Computes a batch; the result of a job that fails with an `EndxError` is that error."""

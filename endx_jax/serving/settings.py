@@ -6,10 +6,6 @@ import ipaddress
 from endx_jax.settings import key, require
 
 
-def _limit(default: float, doc: str):
-    return key(default, doc, changes_results=False)
-
-
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """Limits on requests; requests beyond them are refused with a 4xx status.
@@ -17,13 +13,13 @@ class Limits:
     Every field is an option of `endx serve`, such as `--max-body`.
     """
 
-    max_body: int = _limit(4_000_000, "bytes of a request's body")
-    max_text: int = _limit(20_000, "characters of text and of metadata in a result")
-    max_text_bytes: int = _limit(1_000_000, "bytes of a text in a request; the model reads the beginning of a long one")
-    max_texts: int = _limit(2048, "texts or documents of a request")
-    max_k: int = _limit(100, "results of a search")
-    max_waiting: int = _limit(256, "requests that wait or are computed; further ones get status 429")
-    max_seconds: float = _limit(10.0, "seconds for a client to send headers, and to send a body")
+    max_body: int = key(4_000_000, "bytes of a request's body")
+    max_text: int = key(20_000, "characters of text and of metadata in a result")
+    max_text_bytes: int = key(1_000_000, "bytes of a text in a request; the model reads the beginning of a long one")
+    max_texts: int = key(2048, "texts or documents of a request")
+    max_k: int = key(100, "results of a search")
+    max_waiting: int = key(256, "requests that wait or are computed; further ones get status 429")
+    max_seconds: float = key(10.0, "seconds for a client to send headers, and to send a body")
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

@@ -129,14 +129,17 @@ def test_a_whole_index_is_ranked_by_answers(index, tmp_path, endx):
 
 
 @pytest.mark.parametrize(
-    ("index", "data", "expected"),
+    ("index", "model", "data", "expected"),
     [
-        ("runs/index.sqlite", "nq.jsonl.gz", "runs/index-evaluation/nq"),
-        ("runs/lr3.5.sqlite", "set/v1.0", "runs/lr3.5-evaluation/v1.0"),
+        ("runs/index.sqlite", "", "nq.jsonl.gz", "runs/index-evaluation/nq"),
+        ("runs/lr3.5.sqlite", "", "set/v1.0", "runs/lr3.5-evaluation/v1.0"),
+        ("gs://bucket/faq.en.sqlite", "", "nq.de/", "gs://bucket/faq.en-evaluation/nq.de"),
+        ("", "models/a/..", "gs://bucket/set/test.de.JSONL", "runs/models/evaluation/test.de-answers"),
+        ("", "hub/model", "sets/nq/..", "runs/model/evaluation/sets-answers"),
     ],
 )
-def test_results_of_indexes_and_data_whose_names_have_dots_are_apart(index, data, expected):
-    arguments = argparse.Namespace(index=index, data=data, workdir="", model="")
+def test_results_of_indexes_and_data_whose_names_have_dots_are_apart(index, model, data, expected):
+    arguments = argparse.Namespace(index=index, data=data, workdir="", model=model, pool="answers")
     assert str(evaluate._default_output(arguments)) == expected
 
 

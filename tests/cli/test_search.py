@@ -138,6 +138,7 @@ def test_documents_are_selected_by_their_metadata(tmp_path, search, error):
     arguments = [f"--index={tmp_path / 'i'}", "--mode=bm25", "--format=trec", "text"]
     found = search(*arguments, '--where={"year": {"gte": 2019}}').out
     assert [line.split()[2] for line in found.splitlines()] == ["b", "c"]
+    assert search(*arguments[:-1], "zebra", '--where={"year": 2019}').err.count("\n") == 1  # the line about the index
     assert "half a surrogate pair" in error(*arguments, r'--where={"year": "\ud800"}')
     assert "nothing found: no document has the field 'yaer'" in search(*arguments, '--where={"yaer": 1}').err
 
@@ -236,6 +237,11 @@ def test_the_index_leads_to_its_model(tiny_bert, tmp_path, workdir, search, erro
 def test_questions_keep_the_ids_of_their_file(tmp_path, name, text):
     (tmp_path / name).write_text(text, encoding="utf-8", newline="")
     assert read_questions(str(tmp_path / name)) == [("1048585", "who repairs clocks"), ("2", "how long, then")]
+
+
+def test_a_column_without_a_name_holds_no_ids(tmp_path):
+    path = written(tmp_path / "q.csv", ",question\n7,who\n7,how\n")
+    assert read_questions(str(path)) == [("2", "who"), ("3", "how")]
 
 
 @pytest.mark.parametrize(

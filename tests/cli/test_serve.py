@@ -105,13 +105,15 @@ def test_the_cross_encoder_of_a_run_scores_documents(service, trained_workdir, p
     assert (content.get("note"), cut["note"][:18]) == (None, "1 of 4 documents a")
 
 
-def test_a_port_that_is_in_use_is_one_line(endx, trained_workdir):
+def test_a_port_that_is_in_use_or_a_broken_host_is_one_line(endx, trained_workdir):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         line = endx("serve", f"--workdir={trained_workdir}", f"--port={port}", status=2).err
     assert line.startswith(f"endx serve: 127.0.0.1 port {port} can't be bound (Address already in use)")
+    flags = f"--workdir={trained_workdir}", "--host=0.0.0..0", "--allow-anonymous"
+    assert "0.0.0..0 port 8000 can't be bound" in endx("serve", *flags, status=2).err
 
 
 def test_a_token_of_the_environment_is_checked_too(endx, variables):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from refusals import check_refusal
 
 from endx_jax.inference.vector_cache import BLOCK, VectorCache
 
@@ -57,6 +58,12 @@ def test_a_damaged_entry_is_made_again(tmp_path, made, damage):
     for _ in range(2):
         np.testing.assert_array_equal(embeddings(tmp_path, made), VALUES)
     assert made == PARTS * 2
+
+
+def test_an_error_of_the_model_is_not_one_of_the_cache(tmp_path):
+    made = VectorCache(tmp_path).embeddings
+    check_refusal(lambda: made(lambda texts: np.full((1, 4), np.nan), TEXTS[:1], ("k",), 4, name="a model"), "a model")
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_vectors_stay_in_memory_without_a_writable_cache(tmp_path, made):

@@ -191,7 +191,7 @@ def test_a_refusal_and_a_server_that_is_gone_are_told_until_the_next_answer(open
     page.get_by_label("Your question").fill("x" * (served.get("/info")[1]["limits"]["max_text_bytes"] + 1))
     page.get_by_role("button", name="Ask").click()
     expect(page.locator("#failure p")).to_have_text(
-        "The question is too long: 1,000,001 bytes exceed the limit of 1,000,000: split the text."
+        "The question is too long: 1,000,001 bytes exceed the limit of 1,000,000: send it in parts."
     )
     expect(page.locator("#answers")).to_be_hidden()
     page.route("**/search", lambda route: route.abort())

@@ -1,14 +1,19 @@
 """Clients that do what they should not: each gets its status, and the server lives on."""
 
+import asyncio
 import contextlib
+import functools
 import io
 import json
 import threading
 
 import pytest
-from helpers import Instead, Terminal
-from http_server import JSON, until_closed, wait_for
+from helpers import Instead, Terminal, one_line_error, raising
+from http_server import JSON, few_programs, until_closed, wait_for
 
+from endx_jax.errors import EndxError
+from endx_jax.serving import server
+from endx_jax.serving.app import make_app
 from endx_jax.serving.settings import Limits, ServingSettings
 
 QUESTION = json.dumps({"query": "where is the cat"}).encode()
@@ -122,6 +127,19 @@ def test_it_answers_while_further_programs_are_compiled(serve, service):
     assert not done
     gate.set()
     wait_for(lambda: done)
+
+
+def test_without_its_default_search_it_ends_and_a_later_failure_is_logged(serve, service, caplog):
+    fail = raising(EndxError("the index is gone"))
+    broken, until = (
+        few_programs(service.model, Instead(service.index, search=fail)),
+        functools.partial(asyncio.sleep, 20),
+    )
+    with one_line_error("the index is gone"):
+        asyncio.run(server.serve(make_app(broken), server.bind("127.0.0.1", 0), Limits(), until))
+    running = serve(service=Instead(service, preparations=list, later_preparations=lambda: [fail]))
+    wait_for(lambda: "the index is gone" in caplog.text, 20)
+    assert_alive(running)
 
 
 def test_when_it_is_stopped_it_finishes_what_it_has(serve, gated):

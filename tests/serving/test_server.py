@@ -15,7 +15,7 @@ from endx_jax.serving import middleware
 from endx_jax.serving.server import bind
 from endx_jax.serving.settings import Limits, ServingSettings
 
-LIMITS = Limits(max_seconds=0.4)
+LIMITS = Limits(max_seconds=0.4, max_k=5)  # fewer results than a search without k returns by default
 HOST = "Host: 127.0.0.1\r\n"
 TOKEN = "Authorization: Bearer right\r\n"
 JSON = "Content-Type: application/json\r\n"

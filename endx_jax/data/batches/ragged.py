@@ -125,8 +125,7 @@ class RaggedVectors(Rows):
 
     def floats(self) -> "RaggedVectors":
         """Returns the vectors as float32, dequantized if they are `Quantized`."""
-        values = dequantize(self.values) if isinstance(self.values, Quantized) else self.values
-        return RaggedVectors(np.asarray(values, np.float32), self.offsets)
+        return RaggedVectors(np.asarray(dequantize(self.values), np.float32), self.offsets)
 
     def pad(self, rows: np.ndarray, count: int, length: int) -> tuple[Any, Any]:
         """Returns vectors [count, length, E] of the texts in `rows`, padded with zeros, and bool [count, length]."""

@@ -118,6 +118,7 @@ function showServer(news) {
 async function lookUpServer() {
   showServer(await call("GET", "info"));
   for (const radio of form.elements.mode) radio.disabled = !server.modes.includes(radio.value);
+  for (const option of form.elements.k) option.disabled = Number(option.value) > server.limits.max_k;
   form.elements.mode.value ||= server.mode;
 }
 
@@ -174,7 +175,7 @@ async function ask() {
   try {
     if (!server.model) await lookUpServer();
     const mode = form.elements.mode.value; // the server's, once it is known
-    const asked = { query, mode, k: Number(k), where: filterOf(filter) };
+    const asked = { query, mode, k: Math.min(k, server.limits.max_k), where: filterOf(filter) };
     const found = query ? await call("POST", "search", asked, signal) : null;
     signal.throwIfAborted();
     if (found) showServer({ documents: found.documents });
