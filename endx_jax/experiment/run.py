@@ -382,7 +382,7 @@ def _report(
         if write_index:
             write_index()
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / workdirs.TEST)
-        write_text(run.workdir / workdirs.PAGE, results_page(results, run.workdir.folder, metric))
+        write_text(run.workdir / workdirs.PAGE, results_page(results, run.workdir.folder, settings.evaluation.metric))
         if model.method.embeds:
             model_card.write_run_card(run.workdir.folder)
 

@@ -62,6 +62,7 @@ def test_named_sets_are_validated_logged_and_select_the_checkpoint(validated):
     best = max(found, key=lambda step: (found[step]["validation/mats:dev/ndcg@10"], -step))
     assert best_validation(workdir, "mats:dev/ndcg@10")[0] == section["step"] == best
     assert section["metrics"]["mats:dev"]["mrr"] == found[best]["validation/mats:dev/mrr"]
+    assert "<h2>Validation, mats:dev/ndcg@10</h2>" in (workdir / "results.html").read_text()
     card = (workdir / "model" / "README.md").read_text()
     assert f"## Validation at step {best}\n\n| set | mrr |" in card
     assert f"| mats:dev | {found[best]['validation/mats:dev/mrr']:.3f} |" in card
