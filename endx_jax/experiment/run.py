@@ -59,7 +59,7 @@ from endx_jax.parallel.sharding import to_global
 from endx_jax.ranking.results import Results, report
 from endx_jax.ranking.systems import DenseResult
 from endx_jax.settings import flattened, require
-from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
+from endx_jax.training.checkpoints import Checkpoints, best_checkpoint, best_step
 from endx_jax.training.hooks import EarlyStopping, SavePolicy, Trace, Validation
 from endx_jax.training.loop import Hook, calls, fit
 from endx_jax.training.metric_log import check_installed
@@ -247,8 +247,9 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     check_parameters(state.params, start)  # each process has read pretrained weights from its own files
     # After the last check of the settings, so that a workdir can be used with other settings until training begins.
     on_primary(lambda: _describe(run), "workdir-described")
-    best = best_validation(run.workdir, metric)
-    stopping = EarlyStopping(metric, train.patience, train.evaluate_every, best and (best[0], best[1][metric]))
+    step, measured = best_checkpoint(run.workdir, metric) or (start, {})
+    best = (step, measured[metric]) if metric in measured else None
+    stopping = EarlyStopping(metric, train.patience, train.evaluate_every, best)
     stop = start if stopping.stops_at(start) else min(plan.steps, train.stop_at_step or plan.steps)
     trace = Trace(run.workdir / workdirs.PROFILE, start=start, steps=train.profile_steps, port=train.profiler_port)
     monitor = _monitor(run, start, began)
@@ -369,9 +370,10 @@ def _report(
         encoder = run.encoder if primary.questions else model.text_encoder(run.plan.mesh)  # which encodes no texts too
         dense = DenseResult({}, *map(encoder, (towers,) * 2, SIDES, (primary.questions, primary.candidates)))
     write_index = None if dense is None else index_writer(run, towers, step, results, dense)
-    if best := best_validation(run.workdir, settings.evaluation.metric):
+    _, measured = best_checkpoint(run.workdir, settings.evaluation.metric) or (step, {})
+    if settings.evaluation.metric in measured:
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
-        add_validation(results, *best, validate(run.untrained) if validate and ranked else None)
+        add_validation(results, step, measured, validate(run.untrained) if validate and ranked else None)
     metric = settings.evaluation.metric.rpartition("/")[2]
     compare_with_untrained(results, metric, merge=not (served and served.untrained))
     if served:
@@ -387,7 +389,8 @@ def _report(
             model_card.write_run_card(run.workdir.folder)
 
     on_primary(write, "results-written")
-    chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"
+    by_metric = settings.evaluation.metric in measured
+    chosen = f"the best by {settings.evaluation.metric} in validation" if by_metric else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
 

@@ -20,7 +20,7 @@ from endx_jax.files import check_replaceable, expanded, locked, write_text
 from endx_jax.inference.manifest import check_embeds
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
-from endx_jax.parallel.distributed import exit_if_distributed, is_primary
+from endx_jax.parallel.distributed import exit_now, is_primary
 from endx_jax.parallel.environment import environment
 
 if TYPE_CHECKING:
@@ -337,9 +337,7 @@ def _rewrite(url: str, own: bytes, left: threading.Event) -> None:
         except (EndxError, RunInterrupted):
             continue  # uploads report it
         message = f"{url} was taken over by {_holder(contents)}: this process ends"
-        os.write(2, f"endx_jax: {message}\n".encode())
-        exit_if_distributed(2, message)
-        os._exit(2)
+        exit_now(2, message)
 
 
 def _holder(contents: bytes) -> str:

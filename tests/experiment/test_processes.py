@@ -20,7 +20,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.workdir import Workdir, check_agrees
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.training import checkpoints
-from endx_jax.training.checkpoints import best_step, best_validation, newest_step, restore_params
+from endx_jax.training.checkpoints import best_checkpoint, newest_step, restore_params
 from endx_jax.training.hooks import EarlyStopping
 
 
@@ -54,11 +54,11 @@ def latest_step(workdir):
     return checkpoints.Checkpoints.latest_step.fget(types.SimpleNamespace(workdir=workdir))
 
 
-def best(decide):
-    return lambda workdir: decide(workdir, "mrr")
+def best_by_mrr(workdir):
+    return best_checkpoint(workdir, "mrr")
 
 
-DECISIONS = {"best step": best(best_step), "best validation": best(best_validation), "step to resume at": latest_step}
+DECISIONS = {"best checkpoint": best_by_mrr, "step to resume at": latest_step}
 DECISIONS |= {"finished": finished, "early stopping": at_step_6}
 
 
