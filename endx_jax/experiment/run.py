@@ -11,6 +11,7 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +23,8 @@ from endx_jax.batch import Batch
 from endx_jax.buckets import url_of
 from endx_jax.data.batches.idf import idf_of_sides
 from endx_jax.data.batches.token_tables import TextReader
-from endx_jax.data.sets.records import Pools
-from endx_jax.data.sets.splits import with_many_questions
+from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.data.sets.splits import Splits, with_many_questions
 from endx_jax.data.sources import pools, read_splits
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
@@ -169,9 +170,8 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         lambda: (
             {name: str(value) for name, value, _ in flattened(settings)}
             | {f"{side} tokenizer": processor.tokenizer.identity for side, processor in processors.items()}
-            | {"train set": training.sha256, "validation set": data.validation.sha256, "test set": data.test.sha256}
-            | {f"set {name}": records.sha256 for name, records in sets.items()}
-            | {"pretrained weights": model.weights_sha256}
+            | _hashes(data, sets)
+            | {"training data": training.sha256, "pretrained weights": model.weights_sha256}
         )
     )
 
@@ -227,7 +227,7 @@ def _is_finished(run: Run) -> bool:
             all(file.is_file() for file in needed)
             # Settings that the version of the run did not have are at their defaults.
             and workdirs.read_config(run.workdir).as_dict() == run.settings.as_dict()
-            and workdirs.read_data(run.workdir).get("evaluated", _evaluated(run)) == _evaluated(run)
+            and workdirs.read_data(run.workdir).get("evaluated") == _hashes(run.data, run.sets)
             and best_step(run.workdir, run.settings.evaluation.metric) is not None
         ),
         "finished",
@@ -395,9 +395,12 @@ def _report(
     return results
 
 
-def _evaluated(run: Run) -> dict[str, str]:
-    """Returns the SHA-256 of each set that a run ranks, by name of the set."""
-    return {"test": run.data.test.sha256} | {f"set {name}": records.sha256 for name, records in run.sets.items()}
+def _hashes(data: Splits, sets: Mapping[str, RetrievalSet]) -> dict[str, str]:
+    """Returns the SHA-256 of each set, by its name, with all that its ranking and the index have of it."""
+    named = {f"{name} set": part for name, part in vars(data).items()}
+    named |= {f"set {name}": part for name, part in sets.items()}
+    read = {name: (x.sha256, x.grades, x.excluded, x.question_ids, x.candidate_ids) for name, x in named.items()}
+    return {name: hashlib.sha256(repr(contents).encode()).hexdigest() for name, contents in read.items()}
 
 
 def _describe(run: Run) -> None:
@@ -405,7 +408,7 @@ def _describe(run: Run) -> None:
     for name in (workdirs.RESULTS, workdirs.PAGE):
         (run.workdir / name).unlink(missing_ok=True)
     questions = {name: len(part.questions) for name, part in vars(run.data).items()}
-    about_data = {"sha256": run.training.sha256, "questions": questions, "evaluated": _evaluated(run)}
+    about_data = {"sha256": run.training.sha256, "questions": questions, "evaluated": _hashes(run.data, run.sets)}
     if run.model.base:
         about_data["base_sha256"] = run.model.base_sha256
     workdirs.write_config(run.workdir, run.settings, about_data)
