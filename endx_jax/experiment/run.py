@@ -360,16 +360,15 @@ def _report(
         say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
     else:
         say(f"no test questions, so nothing is ranked; to do so: endx evaluate --workdir={run.workdir} --data=FILE")
-    dataset, hybrid = settings.data.test_path or settings.data.path, served and served.hybrid
+    dataset, hybrid = settings.data.test_path or settings.data.path, served and served.trained
     results, _ = report(test, {}, reverse=settings.evaluation.reverse, dataset=dataset, split="test", hybrid=hybrid)
-    towers = served.towers if served else {}
     dense = None
     if primary.questions:
         dense = evaluator.report(results, params, (lambda: run.untrained) if settings.evaluation.untrained else None)
     if served and (served.untrained or not primary.questions):
         encoder = run.encoder if primary.questions else model.text_encoder(run.plan.mesh)  # which encodes no texts too
-        dense = DenseResult({}, *map(encoder, (towers,) * 2, SIDES, (primary.questions, primary.candidates)))
-    write_index = None if dense is None else index_writer(run, towers, step, results, dense)
+        dense = DenseResult({}, *map(encoder, (served.towers,) * 2, SIDES, (primary.questions, primary.candidates)))
+    write_index = index_writer(run, served, step, results, dense) if served and dense else None
     _, measured = best_checkpoint(run.workdir, settings.evaluation.metric) or (step, {})
     if settings.evaluation.metric in measured:
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())

@@ -44,3 +44,5 @@ def test_the_model_before_training_is_served_only_where_validation_shows_that_it
         assert str(served).endswith(
             "which was not compared with that before training (20 validation questions are too few)"
         )
+    assert served.trained == choose_served(run, {"name": "trained"}, None).hybrid
+    assert (served.hybrid == served.trained) == (chosen == "trained")
