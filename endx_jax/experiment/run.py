@@ -336,7 +336,8 @@ def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Served | Non
     compared = run.settings.evaluation.untrained
     before = (lambda: model.without_adapters(run.untrained, mesh)["dual_encoder"]) if compared else None
     served = choose_served(run, towers, before)
-    save_towers(run.workdir, model, served.towers, mesh, served.hybrid, "" if served.untrained else teacher)
+    teacher, system = "" if served.untrained else teacher, served.about["system"]
+    save_towers(run.workdir, model, served.towers, mesh, served.hybrid, teacher, system)
     if served.untrained:
         say(f"warning: {served}")
     return params, served

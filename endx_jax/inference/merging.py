@@ -40,8 +40,8 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
       weights: weight of each model, 0 or more; they are divided by their sum. Empty for equal weights.
 
     Raises:
-      EndxError: a model cannot be loaded, or differs from the first in more than its parameters; the weights are wrong;
-        the output is another folder or can't be written to.
+      EndxError: a model cannot be loaded, is the one before training of its run, or differs from the first in more than
+        its parameters; the weights are wrong; the output is another folder or can't be written to.
     """
     weights, output = tuple(weights) or (1.0,) * len(sources), expanded(output)
     require(len(sources) > 1, "give two or more models to merge")
@@ -51,10 +51,14 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
     if output.exists() and not (output / MANIFEST).is_file():
         raise EndxError(f"{output} exists and is no model folder: choose another output")
 
-    first = model_folder(local_copy(sources[0], skip=("checkpoints", "*.sqlite")))
-    if first is None:
+    folders = [model_folder(local_copy(source, skip=("checkpoints", "*.sqlite"))) for source in sources]
+    manifests = [folder and read_manifest(folder) for folder in folders]
+    for source, stated in zip(sources, manifests, strict=True):
+        trained = stated is None or stated.system == "trained"
+        require(trained, f"{source} holds the model before training, since search was better by it: name other models")
+    first, manifest = folders[0], manifests[0]
+    if first is None or manifest is None:
         raise EndxError(f"{sources[0]} is no run: name a workdir, or its folder 'model', first")
-    manifest = read_manifest(first)
     models = [load(source) for source in sources]
     for model in models[1:]:
         _check_alike(models[0], model)
