@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from endx_jax.errors import InUse
 from endx_jax.experiment.prepared_run import Run
 from endx_jax.experiment.served import Served, count_with_known, known_scorers, other_answers, sets_of
 from endx_jax.experiment.workdir import INDEX
+from endx_jax.hub import local_path
 from endx_jax.index.index import write_index
 from endx_jax.index.index_file import metric_of
 from endx_jax.inference.maxsim import pooled
@@ -109,13 +111,13 @@ def searched_answers(
             added = run.encoder(params, "answer", texts, progress=showing_progress())
             documents, embeddings = [*documents, *others], concatenate([embeddings, added])
         return documents, embeddings, {"part": "all answers of ", "path": source}
-    corpus = pathlib.Path(data.path)
-    column = f" --text-column={data.answer_column}" if corpus.is_file() and data.answer_column else ""
-    unit = f" --pool={data.pool}" if data.pool and not data.format else column
-    file = run.workdir / "all-answers.sqlite"
-    command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={file}"
+    corpus, file = pathlib.Path(local_path(data.path)), f"{run.workdir}/all-answers.sqlite"
+    column = [f"--text-column={data.answer_column}"] if corpus.is_file() and data.answer_column else []
+    unit = [f"--pool={data.pool}"] if data.pool and not data.format else column
+    encode = shlex.join([f"--workdir={run.workdir}", f"--corpus={data.path}", *unit, f"--output={file}"])
     reason = "are on disk" if stored else "would take more than a tenth of training's time to encode"
-    advice = f". To search all: {command}; endx search --index={file}" if corpus.exists() else ""
+    search = shlex.quote(f"--index={file}")
+    advice = f". To search all: endx encode {encode}; endx search {search}" if corpus.exists() else ""
     say(f"the index holds the {len(documents):,} held-out answers: the others {reason}{advice}")
     return documents, embeddings, {"part": "held-out answers of ", "path": source}
 

@@ -69,8 +69,10 @@ def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_i
     assert line in endx("evaluate", f"--workdir={tmp_path / 'run'}").out
 
 
-def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, monkeypatch):
+def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, monkeypatch, variables):
     monkeypatch.setattr(searched, "FEW", 0)
+    variables(HOME=str(tmp_path))
+    config.data.path = "~/faq.csv"
     config.train.global_batch_size = 8  # two steps: work for the encoding of nine texts
     run(config, tmp_path / "run")
     said = capsys.readouterr().out
@@ -78,7 +80,7 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     test = splits.test
     assert f"the index holds the {len(test.candidates)} held-out answers: the others would take more than" in said
     index = Index(tmp_path / "run" / "index.sqlite")
-    source = f"(held-out answers of {shown(f'{tmp_path}/faq.csv')})"
+    source = "(held-out answers of '~/faq.csv')"
     assert str(index) == f"{len(test.candidates)} documents with {len(test.questions)} known questions {source}"
     encode, search = re.search(r"To search all: endx (.*); endx search (.*)\n", said).groups()
     endx(*shlex.split(encode))
