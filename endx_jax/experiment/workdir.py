@@ -20,7 +20,7 @@ from endx_jax.files import check_replaceable, expanded, locked, write_text
 from endx_jax.inference.manifest import MANIFEST as MODEL_MANIFEST
 from endx_jax.inference.manifest import MODEL, check_embeds
 from endx_jax.parallel.agreement import on_primary
-from endx_jax.parallel.console import say
+from endx_jax.parallel.console import naming, say
 from endx_jax.parallel.distributed import exit_now, is_primary
 from endx_jax.parallel.environment import environment
 
@@ -211,17 +211,14 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
     with contextlib.ExitStack() as stack:
         on_primary(lambda: stack.enter_context(bucket_lock(f"{url}/{LOCK}", ADVICE)), "workdir-locked")
         local = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endx-"))) / pathlib.Path(url).name
-        try:
-            mirror = Mirror(url, local, skip=NOT_COPIED)
-            local.mkdir(exist_ok=True)
-            with mirror.uploading(*GROWING):
-                try:
-                    yield Workdir(url, mirror)
-                finally:
-                    mirror.upload()
-        except EndxError as failure:
-            failure.rename(lambda message: message.replace(str(local), url))
-            raise
+        stack.enter_context(naming(local, url))
+        mirror = Mirror(url, local, skip=NOT_COPIED)
+        local.mkdir(exist_ok=True)
+        with mirror.uploading(*GROWING):
+            try:
+                yield Workdir(url, mirror)
+            finally:
+                mirror.upload()
 
 
 @contextlib.contextmanager
