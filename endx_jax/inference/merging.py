@@ -52,13 +52,13 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
         raise EndxError(f"{output} exists and is no model folder: choose another output")
 
     folders = [model_folder(local_copy(source, skip=("checkpoints", "*.sqlite"))) for source in sources]
-    manifests = [folder and read_manifest(folder) for folder in folders]
-    for source, stated in zip(sources, manifests, strict=True):
-        trained = stated is None or stated.system == "trained"
+    for source, folder in zip(sources, folders, strict=True):
+        trained = folder is None or read_manifest(folder).system == "trained"
         require(trained, f"{source} holds the model before training, since search was better by it: name other models")
-    first, manifest = folders[0], manifests[0]
-    if first is None or manifest is None:
+    first = folders[0]
+    if first is None:
         raise EndxError(f"{sources[0]} is no run: name a workdir, or its folder 'model', first")
+    manifest = read_manifest(first)
     models = [load(source) for source in sources]
     for model in models[1:]:
         _check_alike(models[0], model)
