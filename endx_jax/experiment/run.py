@@ -31,7 +31,7 @@ from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import ensure_prepared, read_sets
+from endx_jax.experiment.data import read_sets
 from endx_jax.experiment.finalize import finalize
 from endx_jax.experiment.model import Model, read_encoders
 from endx_jax.experiment.prepared_run import Run, log_summary
@@ -140,8 +140,6 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     mesh, method = make_mesh(settings.mesh), find_method(settings.objective.name)
 
     # Data, and the text processors of the pretrained encoders.
-    paths = [source.path for source in settings.data.sets]
-    ensure_prepared([*paths, settings.data.test_path, *settings.evaluation.sets])
     sets = read_sets(settings.evaluation, settings.data)
     (sources, processors), data = _all_of(lambda: read_encoders(settings), lambda: read_splits(settings.data))
     most, store = settings.data.max_train_pairs, None
@@ -371,7 +369,8 @@ def _report(
         dense = DenseResult({}, *map(encoder, (served.towers,) * 2, SIDES, (primary.questions, primary.candidates)))
     write_index = index_writer(run, served, step, results, dense) if served and dense else None
     _, measured = best_checkpoint(run.workdir, settings.evaluation.metric) or (step, {})
-    if settings.evaluation.metric in measured:
+    validated = settings.evaluation.metric in measured
+    if validated:
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
         add_validation(results, step, measured, validate(run.untrained) if validate and ranked else None)
     metric = settings.evaluation.metric.rpartition("/")[2]
@@ -389,8 +388,7 @@ def _report(
             model_card.write_run_card(run.workdir.folder)
 
     on_primary(write, "results-written")
-    by_metric = settings.evaluation.metric in measured
-    chosen = f"the best by {settings.evaluation.metric} in validation" if by_metric else "the last"
+    chosen = f"the best by {settings.evaluation.metric} in validation" if validated else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
 
