@@ -389,6 +389,7 @@ def try_writing(url: str) -> None:
     """Writes and removes an object; raises EndxError or RunInterrupted if that is not possible."""
     with bucket_errors(url):
         filesystem(url).pipe_file(f"{url}.try", b"")
+    with contextlib.suppress(Missing), bucket_errors(url):  # another process may have removed it
         filesystem(url).rm_file(f"{url}.try")
 
 

@@ -237,6 +237,12 @@ def test_paths_and_markers_that_are_no_objects_are_told_apart(monkeypatch):
     assert [*buckets.listing("gs://bucket/x")] == ["folder/file"]
 
 
+def test_of_two_processes_that_try_to_write_one_may_find_its_object_removed(monkeypatch):
+    files = types.SimpleNamespace(pipe_file=lambda *_: None, rm_file=raising(FileNotFoundError("404")))
+    monkeypatch.setattr(buckets, "filesystem", lambda url: files)
+    buckets.try_writing("gs://bucket/x")
+
+
 def test_without_the_extra_one_line_names_it(monkeypatch):
     monkeypatch.setattr("fsspec.filesystem", raising(ImportError("Please install gcsfs")))
     check_refusal(lambda: buckets.local_copy("gs://bucket/x"), "gs://bucket/x", "pip install -e")

@@ -1,5 +1,6 @@
 """Comparison of two systems on the same questions, from the files of their evaluations."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections import Counter
@@ -305,11 +306,13 @@ def _clusters(groups: tuple[str, ...], answers: tuple[str, ...]) -> tuple[str, .
 
 def changed_settings(first: pathlib.Path, second: pathlib.Path) -> list[str]:
     """Returns the settings in which two runs, by workdirs or paths in them, differ; none if a run is not found."""
-    homes = [
-        next((path for path in (run, *run.parents)[:4] if "objective" in json_files.read_optional(path / CONFIG)), None)
-        for run in (first.absolute(), second.absolute())
-    ]
-    return config_changes(*(read_config(home) for home in homes if home)) if all(homes) else []
+    with contextlib.suppress(EndxError, StopIteration):  # a `config.json` of another program, or none
+        homes = [
+            next(path for path in (run, *run.parents)[:4] if "objective" in json_files.read_optional(path / CONFIG))
+            for run in (first.absolute(), second.absolute())
+        ]
+        return config_changes(*map(read_config, homes))
+    return []
 
 
 def _read(file: pathlib.Path, name: str, candidates: int | None) -> SystemResults:

@@ -1,4 +1,4 @@
-"""Data of an experiment beside its splits: other evaluation sets, prepared sets, and pairs in memory."""
+"""Data of an experiment beside its splits: other evaluation sets, and pairs in memory."""
 
 import functools
 import json
@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from endx_jax.data.formats.origins import ORIGINS, name_and_split
 from endx_jax.data.formats.registry import path_and_split
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import find_data, pools
 from endx_jax.errors import EndxError, located
 from endx_jax.json_files import as_text, is_missing, shown
-from endx_jax.parallel.agreement import is_distributed, on_primary
 from endx_jax.ranking.evaluate import EvaluationSettings
 
 
@@ -33,24 +31,6 @@ def read_sets(evaluation: EvaluationSettings, data: DataSettings) -> dict[str, R
             for part, one in (found.sets() or {"": found}).items():
                 sets[f"{name}/{part}" if part else name] = pools(one.records(), data, one).primary
     return sets
-
-
-def ensure_prepared(paths: Iterable[str]) -> None:
-    """Prepares missing data sets of `endx prepare` on the primary process, before several processes read them.
-
-    A single process prepares a set when it reads it; several would all download it at once.
-    """
-
-    def ensure() -> None:
-        for path in paths:
-            name = name_and_split(path)[0]
-            if name in ORIGINS:  # of others, reading raises the error
-                from endx_jax.data.formats import reqa_dataset  # imports tensorflow-datasets
-
-                reqa_dataset.ensure(name)
-
-    if is_distributed():
-        on_primary(ensure, "data-prepared")
 
 
 def rows_of(pairs: Any, name: str = "pairs") -> str:

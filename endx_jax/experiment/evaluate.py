@@ -102,7 +102,6 @@ def evaluate(
 
     from endx_jax.buckets import url_of
     from endx_jax.data.sources import find_data
-    from endx_jax.experiment.data import ensure_prepared
     from endx_jax.experiment.evaluation import evaluate_index, rank_set, read_pools, read_settings, write_suite
     from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import check_writable, saved_system
@@ -120,7 +119,6 @@ def evaluate(
         rank_index = functools.partial(evaluate_index, index, name or workdir)
         agreement.on_primary(lambda: found.append(rank_index(find(), settings, home)), "index-evaluated")
         return found[0] if found else None
-    ensure_prepared([data])
     source = find() if data else None
     sets = source.sets() if source else {}
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})

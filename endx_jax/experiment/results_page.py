@@ -31,13 +31,10 @@ def results_page(results: Results, workdir: pathlib.Path, measure: str) -> str:
     Args:
       results: results of the run.
       workdir: its folder, with `metrics.jsonl`.
-      measure: the measure whose validation values are drawn.
+      measure: the measure whose validation values are drawn, or `SET/MEASURE`.
     """
     lines = read_metrics(workdir / FILE)
-    curves = {
-        "loss of the training batches": "loss",
-        f"validation questions, {measure}": f"validation/{measure}",
-    }
+    curves = {"loss of the training batches": "loss", f"validation, {measure}": f"validation/{measure}"}
     parts = [f"<h1>{html.escape(workdir.name)}</h1><pre>{html.escape(results.tables())}</pre>"]
     for title, name in curves.items():
         points = [(line["step"], line[name]) for line in lines if name in line and np.isfinite(line[name])]

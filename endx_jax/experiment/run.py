@@ -11,6 +11,7 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,15 +23,15 @@ from endx_jax.batch import Batch
 from endx_jax.buckets import url_of
 from endx_jax.data.batches.idf import idf_of_sides
 from endx_jax.data.batches.token_tables import TextReader
-from endx_jax.data.sets.records import Pools
-from endx_jax.data.sets.splits import with_many_questions
+from endx_jax.data.sets.records import Pools, RetrievalSet
+from endx_jax.data.sets.splits import Splits, with_many_questions
 from endx_jax.data.sources import pools, read_splits
 from endx_jax.errors import EndxError, RunInterrupted
 from endx_jax.experiment import model_card
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.data import ensure_prepared, read_sets
+from endx_jax.experiment.data import read_sets
 from endx_jax.experiment.finalize import finalize
 from endx_jax.experiment.model import Model, read_encoders
 from endx_jax.experiment.prepared_run import Run, log_summary
@@ -59,7 +60,7 @@ from endx_jax.parallel.sharding import to_global
 from endx_jax.ranking.results import Results, report
 from endx_jax.ranking.systems import DenseResult
 from endx_jax.settings import flattened, require
-from endx_jax.training.checkpoints import Checkpoints, best_step, best_validation
+from endx_jax.training.checkpoints import Checkpoints, best_checkpoint, best_step
 from endx_jax.training.hooks import EarlyStopping, SavePolicy, Trace, Validation
 from endx_jax.training.loop import Hook, calls, fit
 from endx_jax.training.metric_log import check_installed
@@ -139,8 +140,6 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
     mesh, method = make_mesh(settings.mesh), find_method(settings.objective.name)
 
     # Data, and the text processors of the pretrained encoders.
-    paths = [source.path for source in settings.data.sets]
-    ensure_prepared([*paths, settings.data.test_path, *settings.evaluation.sets])
     sets = read_sets(settings.evaluation, settings.data)
     (sources, processors), data = _all_of(lambda: read_encoders(settings), lambda: read_splits(settings.data))
     most, store = settings.data.max_train_pairs, None
@@ -169,9 +168,8 @@ def prepare_run(config: Mapping, workdir: str | os.PathLike) -> Run:
         lambda: (
             {name: str(value) for name, value, _ in flattened(settings)}
             | {f"{side} tokenizer": processor.tokenizer.identity for side, processor in processors.items()}
-            | {"train set": training.sha256, "validation set": data.validation.sha256, "test set": data.test.sha256}
-            | {f"set {name}": records.sha256 for name, records in sets.items()}
-            | {"pretrained weights": model.weights_sha256}
+            | _hashes(data, sets)
+            | {"training data": training.sha256, "pretrained weights": model.weights_sha256}
         )
     )
 
@@ -227,7 +225,7 @@ def _is_finished(run: Run) -> bool:
             all(file.is_file() for file in needed)
             # Settings that the version of the run did not have are at their defaults.
             and workdirs.read_config(run.workdir).as_dict() == run.settings.as_dict()
-            and workdirs.read_data(run.workdir).get("evaluated", _evaluated(run)) == _evaluated(run)
+            and workdirs.read_data(run.workdir).get("evaluated") == _hashes(run.data, run.sets)
             and best_step(run.workdir, run.settings.evaluation.metric) is not None
         ),
         "finished",
@@ -247,8 +245,9 @@ def _train(run: Run, validate: Validate | None, preemption: Preemption, began: f
     check_parameters(state.params, start)  # each process has read pretrained weights from its own files
     # After the last check of the settings, so that a workdir can be used with other settings until training begins.
     on_primary(lambda: _describe(run), "workdir-described")
-    best = best_validation(run.workdir, metric)
-    stopping = EarlyStopping(metric, train.patience, train.evaluate_every, best and (best[0], best[1][metric]))
+    step, measured = best_checkpoint(run.workdir, metric) or (start, {})
+    best = (step, measured[metric]) if metric in measured else None
+    stopping = EarlyStopping(metric, train.patience, train.evaluate_every, best)
     stop = start if stopping.stops_at(start) else min(plan.steps, train.stop_at_step or plan.steps)
     trace = Trace(run.workdir / workdirs.PROFILE, start=start, steps=train.profile_steps, port=train.profiler_port)
     monitor = _monitor(run, start, began)
@@ -335,7 +334,8 @@ def _save_model(run: Run, params: dict, ended: bool) -> tuple[dict, Served | Non
     compared = run.settings.evaluation.untrained
     before = (lambda: model.without_adapters(run.untrained, mesh)["dual_encoder"]) if compared else None
     served = choose_served(run, towers, before)
-    save_towers(run.workdir, model, served.towers, mesh, served.hybrid, "" if served.untrained else teacher)
+    teacher, system = "" if served.untrained else teacher, served.about["system"]
+    save_towers(run.workdir, model, served.towers, mesh, served.hybrid, teacher, system)
     if served.untrained:
         say(f"warning: {served}")
     return params, served
@@ -359,19 +359,20 @@ def _report(
         say(f"evaluating {len(primary.questions):,} held-out questions against {len(primary.candidates):,} candidates")
     else:
         say(f"no test questions, so nothing is ranked; to do so: endx evaluate --workdir={run.workdir} --data=FILE")
-    dataset, hybrid = settings.data.test_path or settings.data.path, served and served.hybrid
+    dataset, hybrid = settings.data.test_path or settings.data.path, served and served.trained
     results, _ = report(test, {}, reverse=settings.evaluation.reverse, dataset=dataset, split="test", hybrid=hybrid)
-    towers = served.towers if served else {}
     dense = None
     if primary.questions:
         dense = evaluator.report(results, params, (lambda: run.untrained) if settings.evaluation.untrained else None)
     if served and (served.untrained or not primary.questions):
         encoder = run.encoder if primary.questions else model.text_encoder(run.plan.mesh)  # which encodes no texts too
-        dense = DenseResult({}, *map(encoder, (towers,) * 2, SIDES, (primary.questions, primary.candidates)))
-    write_index = None if dense is None else index_writer(run, towers, step, results, dense)
-    if best := best_validation(run.workdir, settings.evaluation.metric):
+        dense = DenseResult({}, *map(encoder, (served.towers,) * 2, SIDES, (primary.questions, primary.candidates)))
+    write_index = index_writer(run, served, step, results, dense) if served and dense else None
+    _, measured = best_checkpoint(run.workdir, settings.evaluation.metric) or (step, {})
+    validated = settings.evaluation.metric in measured
+    if validated:
         ranked = UNTRAINED in results.evaluations.get(test.primary_name, ())
-        add_validation(results, *best, validate(run.untrained) if validate and ranked else None)
+        add_validation(results, step, measured, validate(run.untrained) if validate and ranked else None)
     metric = settings.evaluation.metric.rpartition("/")[2]
     compare_with_untrained(results, metric, merge=not (served and served.untrained))
     if served:
@@ -382,19 +383,22 @@ def _report(
         if write_index:
             write_index()
         results.write(run.workdir / workdirs.RESULTS, run.workdir / workdirs.EVALUATION / workdirs.TEST)
-        write_text(run.workdir / workdirs.PAGE, results_page(results, run.workdir.folder, metric))
+        write_text(run.workdir / workdirs.PAGE, results_page(results, run.workdir.folder, settings.evaluation.metric))
         if model.method.embeds:
             model_card.write_run_card(run.workdir.folder)
 
     on_primary(write, "results-written")
-    chosen = f"the best by {settings.evaluation.metric} in validation" if best else "the last"
+    chosen = f"the best by {settings.evaluation.metric} in validation" if validated else "the last"
     say(f"\n{results.tables()}\n\n`trained` is the checkpoint of step {step}, {chosen}.")
     return results
 
 
-def _evaluated(run: Run) -> dict[str, str]:
-    """Returns the SHA-256 of each set that a run ranks, by name of the set."""
-    return {"test": run.data.test.sha256} | {f"set {name}": records.sha256 for name, records in run.sets.items()}
+def _hashes(data: Splits, sets: Mapping[str, RetrievalSet]) -> dict[str, str]:
+    """Returns the SHA-256 of each set, by its name, with all that its ranking and the index have of it."""
+    named = {f"{name} set": part for name, part in vars(data).items()}
+    named |= {f"set {name}": part for name, part in sets.items()}
+    read = {name: (x.sha256, x.grades, x.excluded, x.question_ids, x.candidate_ids) for name, x in named.items()}
+    return {name: hashlib.sha256(repr(contents).encode()).hexdigest() for name, contents in read.items()}
 
 
 def _describe(run: Run) -> None:
@@ -402,7 +406,7 @@ def _describe(run: Run) -> None:
     for name in (workdirs.RESULTS, workdirs.PAGE):
         (run.workdir / name).unlink(missing_ok=True)
     questions = {name: len(part.questions) for name, part in vars(run.data).items()}
-    about_data = {"sha256": run.training.sha256, "questions": questions, "evaluated": _evaluated(run)}
+    about_data = {"sha256": run.training.sha256, "questions": questions, "evaluated": _hashes(run.data, run.sets)}
     if run.model.base:
         about_data["base_sha256"] = run.model.base_sha256
     workdirs.write_config(run.workdir, run.settings, about_data)

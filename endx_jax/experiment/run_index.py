@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,14 +16,16 @@ from endx_jax.data.sets.records import RetrievalSet, known_questions
 from endx_jax.data.settings import DOCUMENTS, DataSettings
 from endx_jax.errors import InUse
 from endx_jax.experiment.prepared_run import Run
-from endx_jax.experiment.served import count_with_known, known_scorers, other_answers, sets_of
+from endx_jax.experiment.served import Served, count_with_known, known_scorers, other_answers, sets_of
 from endx_jax.experiment.workdir import INDEX
+from endx_jax.hub import local_path
 from endx_jax.index.index import write_index
 from endx_jax.index.index_file import metric_of
 from endx_jax.inference.maxsim import pooled
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.ranking.evaluate import evaluate_set
+from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.results import Results
 from endx_jax.ranking.systems import DenseResult, dense_scores
 
@@ -33,14 +36,16 @@ FEW, SHARE, STEP = 2000, 0.1, 3
 LEAST_SHARE = 0.01
 
 
-def _measure_known(run: Run, results: Results, dense: DenseResult, encoded: Mapping[str, np.ndarray]) -> None:
+def _measure_known(
+    run: Run, hybrid: Hybrid, results: Results, dense: DenseResult, encoded: Mapping[str, np.ndarray]
+) -> None:
     """Adds the row `known`, hybrid search with train questions as known questions, or logs why it can't."""
-    records, hybrid = results.pools.primary, results.hybrid
+    records = results.pools.primary
     known = known_questions(records.candidates, sets_of(run, "train"), besides=set(records.questions))
     known = [[question for question in asked if question in encoded] for asked in known]
     vectors = [encoded[question] for asked in known for question in asked]
     count, questions = count_with_known(records, known), len(records.questions)
-    if not hybrid or not count or count < LEAST_SHARE * questions:
+    if not count or count < LEAST_SHARE * questions:
         if questions:
             say(
                 f"the index also finds answers by their known questions; the results do not measure this, as {count:,} "
@@ -62,7 +67,7 @@ def _most(run: Run) -> float:
 
 
 def with_known(
-    run: Run, params: dict, documents: list[Document], results: Results, dense: DenseResult
+    run: Run, served: Served, documents: list[Document], results: Results, dense: DenseResult
 ) -> tuple[list[Document], np.ndarray | None]:
     """Returns the documents with the data's questions as known questions, and the embeddings of these questions.
 
@@ -80,9 +85,9 @@ def with_known(
         say(f"known questions: only the {len(encoded):,} held-out ones; others would take a tenth of training's time")
         known = [[question for question in asked if question in encoded] for asked in known]
     elif others:
-        encoded |= dict(zip(others, pooled(run.encoder(params, "question", others), cosine=cosine), strict=True))
+        encoded |= dict(zip(others, pooled(run.encoder(served.towers, "question", others), cosine=cosine), strict=True))
     if not isinstance(dense.questions, RaggedVectors):
-        _measure_known(run, results, dense, encoded)
+        _measure_known(run, served.hybrid, results, dense, encoded)
     return asked_documents(documents, known, encoded)
 
 
@@ -106,13 +111,13 @@ def searched_answers(
             added = run.encoder(params, "answer", texts, progress=showing_progress())
             documents, embeddings = [*documents, *others], concatenate([embeddings, added])
         return documents, embeddings, {"part": "all answers of ", "path": source}
-    corpus = pathlib.Path(data.path)
-    column = f" --text-column={data.answer_column}" if corpus.is_file() and data.answer_column else ""
-    unit = f" --pool={data.pool}" if data.pool and not data.format else column
-    file = run.workdir / "all-answers.sqlite"
-    command = f"endx encode --workdir={run.workdir} --corpus={corpus}{unit} --output={file}"
+    corpus, file = pathlib.Path(local_path(data.path)), f"{run.workdir}/all-answers.sqlite"
+    column = [f"--text-column={data.answer_column}"] if corpus.is_file() and data.answer_column else []
+    unit = [f"--pool={data.pool}"] if data.pool and not data.format else column
+    encode = shlex.join([f"--workdir={run.workdir}", f"--corpus={data.path}", *unit, f"--output={file}"])
     reason = "are on disk" if stored else "would take more than a tenth of training's time to encode"
-    advice = f". To search all: {command}; endx search --index={file}" if corpus.exists() else ""
+    search = shlex.quote(f"--index={file}")
+    advice = f". To search all: endx encode {encode}; endx search {search}" if corpus.exists() else ""
     say(f"the index holds the {len(documents):,} held-out answers: the others {reason}{advice}")
     return documents, embeddings, {"part": "held-out answers of ", "path": source}
 
@@ -134,15 +139,15 @@ def write_pool(path: pathlib.Path, embeddings: np.ndarray, documents: Sequence[D
         say(f"note: the index was not written: {reason}")
 
 
-def index_writer(run: Run, towers: dict, step: int, results: Results, dense: DenseResult) -> Callable[[], None]:
+def index_writer(run: Run, served: Served, step: int, results: Results, dense: DenseResult) -> Callable[[], None]:
     """Encodes what the index holds beside the evaluated texts; returns the function that writes the index.
 
     Also adds the row `known` to the results.
     """
     settings, primary = run.settings, results.pools.primary
-    about = {"name": str(run.workdir), "identity": run.encoder.identity(towers), "step": step}
-    documents, vectors, corpus = searched_answers(run, towers, primary, dense.candidates)
-    documents, known = with_known(run, towers, documents, results, dense)
+    about = {"name": str(run.workdir), "identity": run.encoder.identity(served.towers), "step": step}
+    documents, vectors, corpus = searched_answers(run, served.towers, primary, dense.candidates)
+    documents, known = with_known(run, served, documents, results, dense)
     return functools.partial(
         write_pool,
         run.workdir / INDEX,

@@ -39,7 +39,13 @@ ELSEWHERE = ("pretrained", "answer_pretrained", "init_from", "question_prompt", 
 
 
 def save_towers(
-    workdir: Folder, model: Model, params: dict, mesh: Mesh, hybrid: Hybrid | None = None, teacher: str = ""
+    workdir: Folder,
+    model: Model,
+    params: dict,
+    mesh: Mesh,
+    hybrid: Hybrid | None = None,
+    teacher: str = "",
+    system: str = "trained",
 ) -> None:
     """Writes the model folder that `endx_jax.load` reads, after training: see `inference.saved`.
 
@@ -50,6 +56,7 @@ def save_towers(
       mesh: device mesh over which they are split.
       hybrid: fusion with BM25; None for the default.
       teacher: identity of the model whose embeddings these approximate; empty if there is none.
+      system: `trained`, or `untrained` for the parameters before training.
 
     Raises:
       EndxError: the workdir can't be written to.
@@ -68,6 +75,7 @@ def save_towers(
         towers=towers,
         method={"name": objective.name, "settings": dataclasses.asdict(objective)} if model.method.head else None,
         hybrid=dataclasses.asdict(hybrid) if hybrid else None,
+        system=system,
     )
     save_model(workdir / MODEL, manifest, params)
 

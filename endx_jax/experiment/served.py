@@ -32,11 +32,13 @@ class Served(NamedTuple):
     Attributes:
       towers: parameters of the dual encoder.
       hybrid: fusion with BM25.
+      trained: fusion of the trained model with BM25, for the report, whichever is used.
       about: the choice, for `results.json`; its `system` is `trained` or `untrained`.
     """
 
     towers: dict
     hybrid: Hybrid
+    trained: Hybrid
     about: dict[str, Any]
 
     @property
@@ -73,7 +75,8 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
     records = _searched(run) if run.data.validation.questions else run.data.validation
     about: dict[str, Any] = {"system": "trained", "questions": len(records.questions)}
     if len(records.questions) < FEWEST:
-        return Served(trained, default_hybrid(cosine=cosine), about)
+        default = default_hybrid(cosine=cosine)
+        return Served(trained, default, default, about)
     lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
     known = known_questions(records.candidates, sets_of(run, "train"), besides=set(records.questions))
     # Known questions only help to find what is ranked by tokens.
@@ -93,7 +96,7 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
 
     hybrid, after = fitted(trained)
     if initial is None:
-        return Served(trained, hybrid, about)
+        return Served(trained, hybrid, hybrid, about)
     towers = initial()
     untrained, before = fitted(towers)
     groups = records.groups or ()
@@ -102,8 +105,8 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
     about |= {"candidates": len(records.candidates), "measure": measure, "interval": [difference.low, difference.high]}
     about |= {UNTRAINED_HYBRID: float(before.mean()), "hybrid": float(after.mean())}
     if difference.high < 0:
-        return Served(towers, untrained, about | {"system": UNTRAINED})
-    return Served(trained, hybrid, about)
+        return Served(towers, untrained, hybrid, about | {"system": UNTRAINED})
+    return Served(trained, hybrid, hybrid, about)
 
 
 def _searched(run: Run) -> RetrievalSet:

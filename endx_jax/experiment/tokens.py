@@ -156,7 +156,7 @@ def _write(
 ) -> None:
     """Writes the parts that are missing, and merges them."""
     began = time.perf_counter()
-    for unfinished in folder.glob(".part-*"):
+    for unfinished in (*folder.glob(".part-*"), *folder.glob(".*.npy.*")):
         unfinished.unlink(missing_ok=True)
     common = json.dumps([{**about, "sources": None}, sorted(held_out), [*TEXTS]])
     files = [[_file(folder, part, common) for part in of_source] for of_source in parts]

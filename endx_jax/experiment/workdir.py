@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from endx_jax import json_files
-from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, remove, try_writing, url_of
+from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, read_bytes, remove, try_writing, url_of
 from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.files import check_replaceable, expanded, locked, write_text
-from endx_jax.inference.manifest import check_embeds
+from endx_jax.inference.manifest import MANIFEST as MODEL_MANIFEST
+from endx_jax.inference.manifest import MODEL, check_embeds
 from endx_jax.parallel.agreement import on_primary
-from endx_jax.parallel.console import say
-from endx_jax.parallel.distributed import exit_if_distributed, is_primary
+from endx_jax.parallel.console import naming, say
+from endx_jax.parallel.distributed import exit_now, is_primary
 from endx_jax.parallel.environment import environment
 
 if TYPE_CHECKING:
@@ -68,10 +69,17 @@ class Workdir(os.PathLike):
 Folder = pathlib.Path | Workdir
 
 
+def _read_json(workdir: Folder | os.PathLike | str, name: str) -> dict:
+    """Reads a JSON file of a run, of a bucket no other one; returns an empty dictionary if there is none."""
+    if not isinstance(workdir, Workdir) and (url := url_of(workdir)):
+        return json_files.parse(read_bytes(f"{url}/{name}") or b"{}", f"{url}/{name}", dict)
+    return json_files.read_optional((workdir if isinstance(workdir, Workdir) else local_copy(workdir)) / name)
+
+
 def saved_system(workdir: str | os.PathLike) -> str:
     """Returns which system of its `results.json` a run's model is: `trained`, or `untrained` if that was better."""
-    results = json_files.read_optional(local_copy(workdir, skip=(*NOT_COPIED, "*.sqlite")) / RESULTS)
-    return json_files.as_object(results.get("served", {}), f"{RESULTS}: 'served'").get("system", "trained")
+    name = f"{MODEL}/{MODEL_MANIFEST}"
+    return json_files.text_at(_read_json(workdir, name), "system", name, "trained")
 
 
 def check_writable(folder: os.PathLike, flag: str = "workdir") -> None:
@@ -105,11 +113,9 @@ def read_config(workdir: Folder | os.PathLike) -> "Settings":
     Raises:
       EndxError: the workdir holds no run.
     """
-    home = workdir if isinstance(workdir, Workdir) else local_copy(workdir, skip=NOT_COPIED)
-    file = home / CONFIG
-    if not file.exists():
+    contents = _read_json(workdir, CONFIG)
+    if not contents:
         raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
-    contents = json_files.read_json_file(file)
     if "objective" not in contents:
         raise EndxError(f"{workdir} is a pretrained model, not a run: pass it as model=")
     from endx_jax.experiment.config import resolve  # with all that trains, which a search does not need
@@ -205,17 +211,14 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
     with contextlib.ExitStack() as stack:
         on_primary(lambda: stack.enter_context(bucket_lock(f"{url}/{LOCK}", ADVICE)), "workdir-locked")
         local = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endx-"))) / pathlib.Path(url).name
-        try:
-            mirror = Mirror(url, local, skip=NOT_COPIED)
-            local.mkdir(exist_ok=True)
-            with mirror.uploading(*GROWING):
-                try:
-                    yield Workdir(url, mirror)
-                finally:
-                    mirror.upload()
-        except EndxError as failure:
-            failure.rename(lambda message: message.replace(str(local), url))
-            raise
+        stack.enter_context(naming(local, url))
+        mirror = Mirror(url, local, skip=NOT_COPIED)
+        local.mkdir(exist_ok=True)
+        with mirror.uploading(*GROWING):
+            try:
+                yield Workdir(url, mirror)
+            finally:
+                mirror.upload()
 
 
 @contextlib.contextmanager
@@ -337,9 +340,7 @@ def _rewrite(url: str, own: bytes, left: threading.Event) -> None:
         except (EndxError, RunInterrupted):
             continue  # uploads report it
         message = f"{url} was taken over by {_holder(contents)}: this process ends"
-        os.write(2, f"endx_jax: {message}\n".encode())
-        exit_if_distributed(2, message)
-        os._exit(2)
+        exit_now(2, message)
 
 
 def _holder(contents: bytes) -> str:

@@ -57,6 +57,7 @@ class ModelManifest:
       towers: model folders only: settings of the towers, as in `config.model`.
       method: model folders only: `name` and `settings` of a method that added a head to the towers; None without one.
       hybrid: model folders only: fusion with BM25, the fields of `ranking.hybrid.Hybrid`; None for the default.
+      system: model folders only: `trained`, or `untrained` for the model before training, if search is better with it.
       weights_sha256: sha256 of the file of weights.
       version: version of this format.
     """
@@ -73,6 +74,7 @@ class ModelManifest:
     towers: Mapping[str, Any] | None = None
     method: Mapping[str, Any] | None = None
     hybrid: Mapping[str, Any] | None = None
+    system: str = "trained"
     version: int = VERSION
 
     @property

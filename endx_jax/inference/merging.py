@@ -40,8 +40,8 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
       weights: weight of each model, 0 or more; they are divided by their sum. Empty for equal weights.
 
     Raises:
-      EndxError: a model cannot be loaded, or differs from the first in more than its parameters; the weights are wrong;
-        the output is another folder or can't be written to.
+      EndxError: a model cannot be loaded, is the one before training of its run, or differs from the first in more than
+        its parameters; the weights are wrong; the output is another folder or can't be written to.
     """
     weights, output = tuple(weights) or (1.0,) * len(sources), expanded(output)
     require(len(sources) > 1, "give two or more models to merge")
@@ -51,7 +51,11 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
     if output.exists() and not (output / MANIFEST).is_file():
         raise EndxError(f"{output} exists and is no model folder: choose another output")
 
-    first = model_folder(local_copy(sources[0], skip=("checkpoints", "*.sqlite")))
+    folders = [model_folder(local_copy(source, skip=("checkpoints", "*.sqlite"))) for source in sources]
+    for source, folder in zip(sources, folders, strict=True):
+        trained = folder is None or read_manifest(folder).system == "trained"
+        require(trained, f"{source} holds the model before training, since search was better by it: name other models")
+    first = folders[0]
     if first is None:
         raise EndxError(f"{sources[0]} is no run: name a workdir, or its folder 'model', first")
     manifest = read_manifest(first)

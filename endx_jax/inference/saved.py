@@ -38,6 +38,8 @@ def save_model(folder: pathlib.Path, manifest: ModelManifest, params: dict) -> N
     if is_primary():
         try:
             (folder / MANIFEST).unlink(missing_ok=True)
+            for unfinished in folder.glob(f".{WEIGHTS}.*"):  # of a killed process
+                unfinished.unlink()
             sha256 = write_file(folder / WEIGHTS, {path: leaf.shape for path, leaf in leaves.items()}, arrays)
         except EndxError as raised:
             failure = raised

@@ -97,6 +97,14 @@ def exit_if_distributed(status: int, message: str) -> None:
         os._exit(status)
 
 
+def exit_now(status: int, message: str) -> None:
+    """Prints and reports a message and exits without Python's cleanup; files on disk are complete at any time."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"endx_jax: {message}\n".encode())
+    exit_if_distributed(status, message)
+    os._exit(status)
+
+
 def end_together() -> None:
     """Stops watching the other processes; all processes call this once they have agreed to end."""
     _leaving.set()
@@ -143,8 +151,7 @@ def _end_with_others() -> None:
     while not _leaving.wait(POLL_SECONDS):
         failure = _reported()
         if failure and not _leaving.wait(GRACE_SECONDS):
-            os.write(2, f"endx_jax: {failure[1]}\n".encode())
-            exit_if_distributed(*failure)
+            exit_now(*failure)
 
 
 def _check_port(address: str) -> None:

@@ -9,6 +9,7 @@ hashes are checked before a restore; a damaged checkpoint is removed and the pre
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -70,12 +71,7 @@ class Checkpoints:
         self._unfinished: futures.Future | None = None
         self._step, self._failed = 0, False  # the step that was saved last; true after an error
         on_primary(lambda: _remove_unusable(self.workdir, metric, report), "checkpoints-verified")
-
-        def order(metrics: Mapping[str, float]) -> Any:
-            """Returns a key that is highest for the first of the best; without the metric, for the newest."""
-            step = metrics["step"]
-            return (metrics[metric], -step) if metric in metrics else (-math.inf, step)
-
+        order = functools.partial(_order, metric)
         options = ocp.CheckpointManagerOptions(
             cleanup_tmp_directories=True,
             best_fn=order,
@@ -170,9 +166,9 @@ class Checkpoints:
 
 
 def best_step(workdir: str | os.PathLike, metric: str) -> int | None:
-    """Returns the step of the best checkpoint by a metric, or the newest if none has the metric; None without any."""
-    best = best_validation(workdir, metric)
-    return best[0] if best else broadcast(lambda: newest_step(workdir), "newest-step")
+    """Returns the step of `best_checkpoint`; None without any."""
+    best = best_checkpoint(workdir, metric)
+    return best and best[0]
 
 
 def newest_step(workdir: str | os.PathLike) -> int | None:
@@ -180,15 +176,17 @@ def newest_step(workdir: str | os.PathLike) -> int | None:
     return max(_read_complete(workdir), default=None)
 
 
-def best_validation(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[str, float]] | None:
-    """Returns the step and the metrics of the best checkpoint by a metric, first of equal ones; None without any."""
+def best_checkpoint(workdir: str | os.PathLike, metric: str) -> tuple[int, dict[str, float]] | None:
+    """Returns step and metrics of the best checkpoint by a metric, or of the newest without it; None without any."""
+    order = functools.partial(_order, metric)
+    best = broadcast(lambda: max(_read_complete(workdir).values(), key=order, default=None), "best-checkpoint")
+    return (int(best.pop("step")), best) if best else None
 
-    def find() -> tuple[int, dict[str, float]] | None:
-        validated = [(step, metrics) for step, metrics in _read_complete(workdir).items() if metric in metrics]
-        return max(validated, key=lambda entry: (entry[1][metric], -entry[0]), default=None)
 
-    best = broadcast(find, "best-validation")
-    return (best[0], best[1]) if best else None
+def _order(metric: str, metrics: Mapping[str, float]) -> Any:
+    """Returns a key that is highest for the first of the best checkpoints; without the metric, for the newest."""
+    step = metrics["step"]
+    return (metrics[metric], -step) if metric in metrics else (-math.inf, step)
 
 
 def restore_params(workdir: str | os.PathLike, step: int, like):
@@ -283,13 +281,13 @@ def _folder(workdir: str | os.PathLike) -> epath.Path:
 
 
 def _read_complete(workdir: str | os.PathLike) -> dict[int, dict[str, float]]:
-    """Returns the metrics of complete checkpoints by step, newest first; skips those whose files can't be read."""
+    """Returns the metrics and `step` of complete checkpoints by step, newest first; skips those that can't be read."""
     complete = {}
     for step in _steps(workdir):
         with contextlib.suppress(EndxError):
             _read_hashes(workdir, step)
             metrics = _read(workdir, step, METRICS)
-            complete[step] = {name: json_files.number(x, METRICS) for name, x in metrics.items() if name != "step"}
+            complete[step] = {name: json_files.number(x, METRICS) for name, x in metrics.items()} | {"step": step}
     return complete
 
 

@@ -116,12 +116,14 @@ class TensorBoard:
     def __init__(self, workdir: pathlib.Path, resume_step: int):
         """Opens a new event file; TensorBoard hides events of earlier files after `resume_step`."""
         from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
 
         self._folder, self._flushed = workdir / "tensorboard", 0.0
         with reporting_full_disk(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(self._folder / "events"), f".{os.getpid()}")
         self._add(file_version="brain.Event:2", step=resume_step + 1)
+        self._add(session_log=SessionLog(status=SessionLog.START), step=resume_step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Writes the metrics of a step.

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import INTERRUPTED, TRY_AGAIN, RunInterrupted
-from endx_jax.parallel.distributed import exit_if_distributed
+from endx_jax.parallel.distributed import exit_now
 from endx_jax.training.checkpoints import newest_step
 
 SAVE = 1  # request for a checkpoint only; less than the numbers of the signals
@@ -113,7 +113,7 @@ class Preemption:
         message = f"stopped by {NAMES[number]}; run the same command to {resume[-1]}"
         if number == signal.SIGINT and self._interactive:
             raise KeyboardInterrupt(message)
-        _exit_now(INTERRUPTED if number == signal.SIGINT else TRY_AGAIN, message)
+        exit_now(INTERRUPTED if number == signal.SIGINT else TRY_AGAIN, message)
 
     def _list(self, resume: list[str]) -> None:
         with suppress(RunInterrupted, OSError, ValueError):
@@ -133,11 +133,3 @@ def _largest(local: int, mesh: Mesh) -> jax.Array:
 def _reduction(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
     """Returns the compiled reduction of a mesh, the same for all steps."""
     return jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
-
-
-def _exit_now(status: int, message: str) -> None:
-    """Exits without Python's cleanup, which may wait for a compilation; files on disk are complete at any time."""
-    with suppress(OSError):
-        os.write(2, f"endx_jax: {message}\n".encode())
-    exit_if_distributed(status, message)
-    os._exit(status)

@@ -23,6 +23,7 @@ from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.experiment.workdir import LOCK, run_index
 from endx_jax.index.index import Index
+from endx_jax.parallel.console import say
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.training.checkpoints import Checkpoints, find_damage
 
@@ -130,10 +131,19 @@ def test_a_second_run_waits_for_the_first_one_or_is_refused(config, url, monkeyp
     assert "taken over" not in capsys.readouterr().out
 
 
-def test_an_error_of_a_workdir_names_the_bucket_and_not_the_local_copy(url):
+def test_lines_and_errors_of_a_workdir_name_the_bucket_and_not_the_local_copy(url, capsys):
     buckets.write_bytes(f"{url}/data.json", b'{"other": 1}')
     with one_line_error(f"^{url}/data.json: no 'sha256' among 'other'$"), workdirs.opened(url) as home:
+        say(f"see {home / 'index.sqlite'}")
         workdirs.read_data(home)
+    assert capsys.readouterr().out == f"see {url}/index.sqlite\n"
+
+
+def test_the_settings_of_a_run_are_read_without_its_other_files(trained_workdir, monkeypatch):
+    objects = {"gs://bucket/q/config.json": (trained_workdir / "config.json").read_bytes()}
+    monkeypatch.setattr(workdirs, "read_bytes", objects.get)
+    assert workdirs.read_config("gs://bucket/q") == workdirs.read_config(trained_workdir)
+    check_refusal(lambda: workdirs.read_config("gs://bucket/r"), "gs://bucket/r", "holds no run")
 
 
 @pytest.fixture

@@ -193,6 +193,7 @@ def test_a_run_of_any_tool_is_measured_by_hand(tmp_path, judged, endx):
     other = trec(tmp_path / "other.txt", {"q1": [("b", 7.0), ("c", 7.0)], "q2": [("b", 3e9), ("c", 3e9 - 1), ("a", 1)]})
     ranked = {"q1": [("b", 2), ("a", 1)], "q2": [("a", 1)], "q3": [("c", 1)], "q9": [("a", 1)]}
     best = trec(tmp_path / "best.txt", ranked)
+    (tmp_path / "config.json").write_text("[]  // of another program")
     said = endx("compare", other, best, f"--qrels={judged}", f"--output={tmp_path / 'out.json'}").out
     found = {row["measure"]: row for row in json.loads((tmp_path / "out.json").read_text())["measures"]}
     assert found["mrr"]["first"] == pytest.approx((1 / 1.5 + 0 + 0) / 3)  # the shorter run has two candidates

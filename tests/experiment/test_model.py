@@ -235,10 +235,10 @@ def test_a_run_tells_its_data_recipe_and_results(subject, trained_workdir, tiny_
 
 def test_a_run_whose_model_is_the_one_before_training_tells_that_ones_results(subject, trained_workdir, tmp_path):
     results = json.loads((trained_workdir / "results.json").read_text())
-    results["served"]["system"] = "untrained"
-    for name in ("config.json", "data.json"):
+    for name in ("config.json", "data.json", "results.json"):
         shutil.copy(trained_workdir / name, tmp_path / name)
-    (tmp_path / "results.json").write_text(json.dumps(results))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "endx.json").write_text('{"system": "untrained"}')
     card = card_text(dataclasses.replace(subject, workdir=tmp_path), "sentence-transformers")
     assert f"value: {results['systems']['untrained']['mrr']}" in card
     assert "before training" in card

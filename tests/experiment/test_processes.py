@@ -3,6 +3,7 @@
 docs/faults.md lists these cases. Process 0 sees the folder `now`, process 1 an earlier state of it.
 """
 
+import dataclasses
 import json
 import shutil
 import types
@@ -14,13 +15,14 @@ from helpers import logged_losses
 from several_processes import as_processes, finish, start_all, systems_and_losses
 
 from endx_jax import buckets
+from endx_jax.data.sources import read_splits
 from endx_jax.errors import EndxError
 from endx_jax.experiment import run as runs
 from endx_jax.experiment.config import resolve
-from endx_jax.experiment.workdir import Workdir, check_agrees
+from endx_jax.experiment.workdir import Workdir, check_agrees, read_config
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.training import checkpoints
-from endx_jax.training.checkpoints import best_step, best_validation, newest_step, restore_params
+from endx_jax.training.checkpoints import best_checkpoint, newest_step, restore_params
 from endx_jax.training.hooks import EarlyStopping
 
 
@@ -36,12 +38,11 @@ def seen(tmp_path, trained_workdir):
     return folders
 
 
-def finished(workdir):
+def finished(workdir, data=None):
     """What `run` asks at first; it would go on with collectives, in which threads can't take part."""
     settings = resolve(json.loads((workdir / "config.json").read_text()))
     model = types.SimpleNamespace(method=types.SimpleNamespace(embeds=True))
-    (test,) = json.loads((workdir / "data.json").read_text())["evaluated"].values()
-    data = types.SimpleNamespace(test=types.SimpleNamespace(sha256=test))
+    data = data or read_splits(settings.data)
     run = types.SimpleNamespace(workdir=Workdir(workdir), settings=settings, model=model, data=data, sets={})
     return runs._is_finished(run)
 
@@ -54,11 +55,11 @@ def latest_step(workdir):
     return checkpoints.Checkpoints.latest_step.fget(types.SimpleNamespace(workdir=workdir))
 
 
-def best(decide):
-    return lambda workdir: decide(workdir, "mrr")
+def best_by_mrr(workdir):
+    return best_checkpoint(workdir, "mrr")
 
 
-DECISIONS = {"best step": best(best_step), "best validation": best(best_validation), "step to resume at": latest_step}
+DECISIONS = {"best checkpoint": best_by_mrr, "step to resume at": latest_step}
 DECISIONS |= {"finished": finished, "early stopping": at_step_6}
 
 
@@ -68,6 +69,18 @@ def test_the_primary_decides(seen, monkeypatch, name):
     alone = [decide(folder) for folder in seen]
     assert alone[0] != alone[1]
     assert as_processes(monkeypatch, lambda process: decide(seen[process])) == [alone[0]] * 2
+
+
+def test_a_run_is_not_finished_if_what_it_ranks_or_indexes_has_changed(trained_workdir):
+    whole = read_splits(read_config(trained_workdir).data)
+    assert finished(trained_workdir, whole)
+    for name, part in vars(whole).items():
+        none = ({},) * len(part.questions)
+        changes = {"grades": none, "excluded": none}
+        changes |= {column: getattr(part, column)[::-1] for column in ("candidates", "question_ids", "candidate_ids")}
+        for column, values in changes.items():
+            changed = dataclasses.replace(whole, **{name: dataclasses.replace(part, **{column: values})})
+            assert not finished(trained_workdir, changed), (name, column)
 
 
 def test_the_settings_in_a_workdir_are_checked_by_the_primary(seen, config, monkeypatch):

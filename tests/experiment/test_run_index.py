@@ -69,8 +69,10 @@ def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_i
     assert line in endx("evaluate", f"--workdir={tmp_path / 'run'}").out
 
 
-def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, monkeypatch):
+def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, monkeypatch, variables):
     monkeypatch.setattr(searched, "FEW", 0)
+    variables(HOME=str(tmp_path))
+    config.data.path = "~/faq.csv"
     config.train.global_batch_size = 8  # two steps: work for the encoding of nine texts
     run(config, tmp_path / "run")
     said = capsys.readouterr().out
@@ -78,7 +80,7 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     test = splits.test
     assert f"the index holds the {len(test.candidates)} held-out answers: the others would take more than" in said
     index = Index(tmp_path / "run" / "index.sqlite")
-    source = f"(held-out answers of {shown(f'{tmp_path}/faq.csv')})"
+    source = "(held-out answers of '~/faq.csv')"
     assert str(index) == f"{len(test.candidates)} documents with {len(test.questions)} known questions {source}"
     encode, search = re.search(r"To search all: endx (.*); endx search (.*)\n", said).groups()
     endx(*shlex.split(encode))
@@ -115,28 +117,29 @@ def asking(train, test) -> tuple:
     results = Results("pairs.csv", "test", Pools(all=test), Hybrid())
     dense = evaluate_dense(functools.partial(encode, {}), results.pools, fuse=results.fuse)
     plan = types.SimpleNamespace(steps=0, global_batch_size=0)
-    return types.SimpleNamespace(settings=settings, data=data, encoder=encode, plan=plan), results, dense
+    served = served_models.Served({}, Hybrid(known=0.5), Hybrid(), {})
+    return types.SimpleNamespace(settings=settings, data=data, encoder=encode, plan=plan), served, results, dense
 
 
 def test_train_questions_of_held_out_answers_are_a_row_of_their_own_and_held_out_ones_never_count():
     train, test = RetrievalSet.from_pairs(ASKED), RetrievalSet.from_pairs([("hello", "by card"), ("who", "she")])
-    run, results, dense = asking(train, test)
-    documents, known = searched.with_known(run, {}, test.documents, results, dense)
+    run, served, results, dense = asking(train, test)
+    documents, known = searched.with_known(run, served, test.documents, results, dense)
     assert [document.questions for document in documents] == [("how to pay", "what is paid with", "hello"), ("who",)]
     assert known.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 0]]
     # "who" is a question of the train set too, but held out: so "she" is not known by it, and its answer has no other.
     assert results.evaluations["all"]["known"].ranks.tolist() == [[1], [2]]
     (line,) = results.notes
     assert line.startswith("known: hybrid search with 2 train questions as known questions of their answers, of wei")
-    assert line.endswith("ght 0.65; 1 of 2 questions have such an answer")
+    assert line.endswith("ght 0.5; 1 of 2 questions have such an answer")
 
 
 @pytest.mark.parametrize(("train", "count"), [(ASKED[:2], "0 of 1"), (ASKED, "1 of 2")])
 def test_a_line_says_that_known_questions_were_not_measured(train, count, capsys, monkeypatch):
     monkeypatch.setattr(searched, "LEAST_SHARE", 0.6)
     test = ASKED[2:] if len(train) == 2 else [("hello", "by card"), ("who", "she")]
-    run, results, dense = asking(RetrievalSet.from_pairs(train), RetrievalSet.from_pairs(test))
-    searched.with_known(run, {}, results.pools.primary.documents, results, dense)
+    run, served, results, dense = asking(RetrievalSet.from_pairs(train), RetrievalSet.from_pairs(test))
+    searched.with_known(run, served, results.pools.primary.documents, results, dense)
     assert "known" not in results.evaluations.get("all", {})
     said = capsys.readouterr().out
     assert f"measure this, as {count} held-out questions have an answer with other known questions" in said

@@ -1,3 +1,4 @@
+import json
 import types
 
 import numpy as np
@@ -5,7 +6,9 @@ import pytest
 
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.settings import DataSettings
-from endx_jax.experiment.served import choose_served
+from endx_jax.experiment.run import run
+from endx_jax.experiment.served import Served, choose_served
+from endx_jax.ranking.hybrid import Hybrid
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,19 @@ def test_the_model_before_training_is_served_only_where_validation_shows_that_it
         assert str(served).endswith(
             "which was not compared with that before training (20 validation questions are too few)"
         )
+    assert served.trained == choose_served(run, {"name": "trained"}, None).hybrid
+    assert (served.hybrid == served.trained) == (chosen == "trained")
+
+
+def test_a_model_before_training_has_its_own_name_and_fusion(config, tmp_path, endx, monkeypatch):
+    def untrained(run, trained, initial):
+        return Served(initial(), Hybrid(2.0), Hybrid(0.25), {"system": "untrained", "questions": 0})
+
+    monkeypatch.setattr("endx_jax.experiment.run.choose_served", untrained)
+    results = run(config, tmp_path / "run")
+    assert "\nhybrid: trained and BM25 over the whole pool, dense + 0.25 x BM25" in results.tables()
+    described = json.loads((tmp_path / "run" / "model" / "endx.json").read_text())
+    assert (described["system"], described["hybrid"]["weight"]) == ("untrained", 2.0)
+    (tmp_path / "run" / "results.json").unlink()  # as of a run that was killed before it wrote them
+    endx("evaluate", f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out'}")
+    assert [*json.loads((tmp_path / "out" / "results.json").read_text())["systems"]] == ["bm25", "untrained", "hybrid"]

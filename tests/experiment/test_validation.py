@@ -17,7 +17,7 @@ from endx_jax.experiment.run import run
 from endx_jax.methods.evaluation import add_validation, compare_with_untrained
 from endx_jax.ranking.evaluate import MEASURES, Evaluation
 from endx_jax.ranking.results import Results
-from endx_jax.training.checkpoints import best_validation
+from endx_jax.training.checkpoints import best_checkpoint
 from endx_jax.training.hooks import EarlyStopping
 
 
@@ -60,8 +60,9 @@ def test_named_sets_are_validated_logged_and_select_the_checkpoint(validated):
     for metrics in found.values():
         assert set(metrics) == {f"validation/{name}{measure}" for name in names for measure in MEASURES}
     best = max(found, key=lambda step: (found[step]["validation/mats:dev/ndcg@10"], -step))
-    assert best_validation(workdir, "mats:dev/ndcg@10")[0] == section["step"] == best
+    assert best_checkpoint(workdir, "mats:dev/ndcg@10")[0] == section["step"] == best
     assert section["metrics"]["mats:dev"]["mrr"] == found[best]["validation/mats:dev/mrr"]
+    assert "<h2>Validation, mats:dev/ndcg@10</h2>" in (workdir / "results.html").read_text()
     card = (workdir / "model" / "README.md").read_text()
     assert f"## Validation at step {best}\n\n| set | mrr |" in card
     assert f"| mats:dev | {found[best]['validation/mats:dev/mrr']:.3f} |" in card
@@ -122,7 +123,7 @@ def test_a_run_ends_after_validations_without_progress_and_resumes_exactly(confi
     # Step 4 is the best; 6 and 8 are not above it, so the value of step 10 is never seen.
     assert list(logged(tmp_path / "parts")) == [2, 4, 6, 8]
     assert line in capsys.readouterr().out
-    assert best_validation(tmp_path / "parts", "mrr")[0] == 4
+    assert best_checkpoint(tmp_path / "parts", "mrr")[0] == 4
     # A run that was killed before its report makes no further step.
     again = Scripted(monkeypatch, [])
     assert run(config, tmp_path / "parts") is not None

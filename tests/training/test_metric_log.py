@@ -52,7 +52,7 @@ def test_tensorboard_events_are_written_where_its_writer_is_installed(tmp_path):
     log = MetricLog(tmp_path, resume_step=0)
     log.write(1, {"loss": 0.5})
     log.close()
-    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
 
     (file,) = (tmp_path / "tensorboard").iterdir()
     written, found = file.read_bytes(), []
@@ -60,8 +60,9 @@ def test_tensorboard_events_are_written_where_its_writer_is_installed(tmp_path):
         length = int.from_bytes(written[:8], "little")
         found.append(Event.FromString(written[12 : 12 + length]))
         written = written[12 + length + 4 :]
-    assert [event.step for event in found] == [0, 1, 1]  # from 1 on, what was there is hidden
-    assert [(value.tag, value.simple_value) for value in found[2].summary.value] == [("loss", 0.5)]
+    assert [event.step for event in found] == [0, 1, 1, 1]
+    assert found[2].session_log.status == SessionLog.START  # from its step on, TensorBoard hides what was there
+    assert [(value.tag, value.simple_value) for value in found[3].summary.value] == [("loss", 0.5)]
 
 
 def test_tensorboard_on_a_full_disk_is_one_line(tmp_path, monkeypatch):

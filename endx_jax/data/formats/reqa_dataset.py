@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import filelock
 import numpy as np
 import requests
 import tensorflow_datasets as tfds
@@ -45,7 +46,7 @@ def prepare(
 ) -> pathlib.Path:
     """Prepares a set, unless it exists already.
 
-    The set is written atomically, also if several processes prepare it at once.
+    The set is written atomically, and by one process at a time.
 
     Args:
       name: one of `NAMES`.
@@ -274,20 +275,21 @@ def _is_whole(builder: Reqa) -> bool:
 
 
 def _generate(builder: Reqa, progress: bool) -> None:
-    if os.path.exists(builder.data_dir):
-        raise EndxError(
-            f"{builder.data_dir} exists but is not a complete data set; remove the folder and prepare it again"
-        )
+    """Prepares a set, unless another process, for which it waits, has done so."""
     tfds.display_progress_bar(progress)
     settings = tfds.download.DownloadConfig(force_checksums_validation=True, try_download_gcs=False)
     try:
-        # It prints to standard output.
-        with contextlib.redirect_stdout(io.StringIO()):
-            builder.download_and_prepare(download_config=settings)
+        os.makedirs(builder.data_dir_root, exist_ok=True)
+        with filelock.FileLock(os.path.join(builder.data_dir_root, f".{builder.name}.lock")):
+            if _is_whole(builder):
+                return
+            if os.path.exists(builder.data_dir):
+                said = "exists but is not a complete data set; remove the folder and prepare it again"
+                raise EndxError(f"{builder.data_dir} {said}")
+            with contextlib.redirect_stdout(io.StringIO()):  # it prints to standard output
+                builder.download_and_prepare(download_config=settings)
     except OSError as failure:
-        # Another process may have written the folder first.
-        if not _is_whole(builder):
-            raise EndxError(f"can't write {builder.data_dir}: {failure.strerror or failure}") from None
+        raise EndxError(f"can't write {builder.data_dir}: {failure.strerror or failure}") from None
 
 
 def _check_made_from(sources: Sources, builder: Reqa) -> None:

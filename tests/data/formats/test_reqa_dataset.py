@@ -6,7 +6,9 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from concurrent import futures
 
 import pytest
 from helpers import one_line_error, times
@@ -121,16 +123,21 @@ def test_an_interrupted_preparation_is_never_taken_for_whole(source, tmp_path, m
     assert len(records("reqa/squad", "train", tmp_path / "data").questions) == 4
 
 
-def test_two_concurrent_preparations_both_find_a_complete_set(source, tmp_path, monkeypatch):
-    def overtaken(*arguments):
-        if not others:
-            others.append(arguments)
-            prepare(source=source, data_dir=tmp_path / "data")
-        return whole(*arguments)
+def test_of_two_concurrent_preparations_one_waits_for_the_set(source, tmp_path, monkeypatch):
+    def started(builder, progress):
+        both.wait(timeout=60)  # both have seen that there is no set
+        generate(builder, progress)
 
-    whole, others = reqa_dataset.to_record, []
-    monkeypatch.setattr(reqa_dataset, "to_record", overtaken)
-    prepare(source=source, data_dir=tmp_path / "data")
+    def converted(*article):
+        titles.append(article[0])
+        return to_record(*article)
+
+    both, titles, generate, to_record = threading.Barrier(2), [], reqa_dataset._generate, reqa_dataset.to_record
+    monkeypatch.setattr(reqa_dataset, "_generate", started)
+    monkeypatch.setattr(reqa_dataset, "to_record", converted)
+    with futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: prepare(source=source, data_dir=tmp_path / "data"), range(2)))
+    assert len(titles) == len(set(titles))
     assert [file.name for file in (tmp_path / "data" / "reqa" / "squad").iterdir()] == ["1.2.0"]
     assert len(records("reqa/squad", "train", tmp_path / "data").questions) == 4
 
