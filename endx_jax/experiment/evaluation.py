@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from endx_jax.buckets import uploading
+from endx_jax import json_files
+from endx_jax.buckets import local_copy, uploading
 from endx_jax.data.formats import Data
 from endx_jax.data.formats.answer_strings import ANSWERS, read_answered
 from endx_jax.data.sets.documents import asked_documents
@@ -19,7 +20,7 @@ from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import pools, read_splits
 from endx_jax.experiment.run_index import write_pool
-from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
+from endx_jax.experiment.workdir import DATA, INDEX, NOT_COPIED, RESULTS, check_writable, read_config
 from endx_jax.index.index_evaluation import (
     JudgementRows,
     evaluate_answered,
@@ -89,9 +90,20 @@ def read_settings(workdir: FolderOrName | None, pool: str, reading: Mapping[str,
     return settings if reading is None else dataclasses.replace(settings, format="", **reading)
 
 
-def read_pools(data: Data | None, settings: DataSettings, min_questions: Sequence[int] = ()) -> Pools:
-    """Returns the primary pool and subsets of a data set, or of the run's test split without one."""
-    sets = pools(data.records() if data else read_splits(settings).test, settings, data)
+def read_pools(
+    data: Data | None, settings: DataSettings, min_questions: Sequence[int] = (), workdir: FolderOrName | None = None
+) -> Pools:
+    """Returns the primary pool and subsets of a data set, or without one of the run's test split.
+
+    A line warns if the test split differs from the one that the run in `workdir` began with.
+    """
+    records = data.records() if data else read_splits(settings).test
+    if workdir:
+        begun = json_files.read_optional(local_copy(workdir, skip=(*NOT_COPIED, "*.sqlite")) / DATA)
+        evaluated = json_files.as_object(begun.get("evaluated", {}), f"{DATA}: 'evaluated'")
+        if evaluated.get("test", records.sha256) != records.sha256:
+            say("warning: the run began with other data, and may have been trained on some of these questions")
+    sets = pools(records, settings, data)
     return Pools({sets.primary_name: sets.primary} | with_many_questions(sets.primary, min_questions))
 
 
