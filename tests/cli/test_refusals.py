@@ -22,6 +22,7 @@ TRAIN = "train --config=quickstart"
 # The command line by verb, and the words.
 REFUSED = {
     "compare nowhere nowhere": "nowhere no such file",
+    "compare gs://B/a gs://B/b": "gs://B/a 'B'",
     "compare results results": "results endx evaluate",
     "encode --model={bert}": "--corpus",
     "encode --model={bert} --corpus=corpus.jsonl --shard=1/2": "shard output=FILE",
@@ -86,9 +87,11 @@ REFUSED = {
     f"{PLAN} --config.train.global_batch_size=12": "batch of 12 8 devices",
     f"{PLAN} --config.data.answer_length=80": "data.answer_length 80 64 positions",
     f"{PLAN} --config.model.pretrained=none/such": "none/such",
+    "publish --index=gs://B/a --to=http://host --collection=a": "gs://B/a 'B'",
     f"{PUBLISH} --to=nowhere --collection=a": "address=nowhere http://HOST:PORT",
     f"{PUBLISH} --to=http://root:secret@host --collection=a": "address password",
     f"{PUBLISH} --to=http://host --collection=a-b": "'a-b' letters",
+    "push gs://B/a me/cats": "gs://B/a 'B'",
     "search 'the cat'": "nothing to search",
     f"{SEARCH} cat --text-column=body --id-column=": "--text-column, --id-column --add=FILE",
     f"{SEARCH} 'the cat' --questions=x": "not both",
