@@ -3,7 +3,6 @@
 import pathlib
 
 from endx_jax.cli.parser import main_of
-from endx_jax.settings import require
 
 
 def merge(models: list[str], output: pathlib.Path, weights: list[float] | None = None) -> None:
@@ -14,15 +13,9 @@ def merge(models: list[str], output: pathlib.Path, weights: list[float] | None =
       output: model folder to write
       weights: weight of each model [equal weights]
     """
-    from endx_jax.experiment.workdir import saved_system
     from endx_jax.inference.merging import merge_models
     from endx_jax.parallel.console import say
 
-    for model in models:
-        require(
-            saved_system(model) == "trained",
-            f"{model} holds the model before training, since search was better by it: name other models",
-        )
     merge_models(models, output, weights or ())
     say(f"{output} holds the mean of {len(models)} models; use it as --model={output}")
 

@@ -106,9 +106,10 @@ def evaluate(
     from endx_jax.experiment.data import ensure_prepared
     from endx_jax.experiment.evaluation import evaluate_index, rank_set, read_pools, read_settings, write_suite
     from endx_jax.experiment.saved_model import load_pair_scorer
-    from endx_jax.experiment.workdir import check_writable, saved_system
+    from endx_jax.experiment.workdir import check_writable
     from endx_jax.files import expanded
     from endx_jax.inference import EmbeddingModel, load
+    from endx_jax.inference.manifest import saved_system
     from endx_jax.parallel import agreement
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
     from endx_jax.ranking.results import SuiteResults

@@ -12,9 +12,9 @@ from endx_jax import json_files
 from endx_jax.buckets import local_copy
 from endx_jax.data.tokenization import TextOptions
 from endx_jax.experiment.config import Settings
-from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data, saved_system
+from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data
 from endx_jax.files import write_text
-from endx_jax.inference.manifest import MODEL, STABLEHLO, model_folder, read_manifest
+from endx_jax.inference.manifest import MODEL, STABLEHLO, model_folder, read_manifest, saved_system
 from endx_jax.methods.evaluation import UNTRAINED
 from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.pretrained.locate import PUBLISHED

@@ -20,6 +20,7 @@ from endx_jax.experiment.train_plan import TrainPlan
 from endx_jax.experiment.workdir import Workdir
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.head_encoder import HeadEncoder
+from endx_jax.inference.manifest import saved_system
 from endx_jax.methods.evaluation import UNTRAINED
 from endx_jax.models.attention import seen_reasons
 from endx_jax.models.dual_encoder import SIDES
@@ -82,7 +83,7 @@ def log_summary(run: Run, logged: Iterable[str]) -> None:
     say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling{assumed}{heads}")
     if settings.model.init_from:
         new = sorted({"/".join(path.split("/")[:3]) for path in model.new_parameters})
-        untrained = workdirs.saved_system(settings.model.init_from) == UNTRAINED
+        untrained = saved_system(settings.model.init_from) == UNTRAINED
         before = ", whose model is the one before training" if untrained else ""
         say(f"starts from: {settings.model.init_from}{before}; new: {', '.join(new) or 'nothing'}")
     say(f"parameters: {_parameter_counts(model)}")

@@ -68,12 +68,6 @@ class Workdir(os.PathLike):
 Folder = pathlib.Path | Workdir
 
 
-def saved_system(workdir: str | os.PathLike) -> str:
-    """Returns which system of its `results.json` a run's model is: `trained`, or `untrained` if that was better."""
-    results = json_files.read_optional(local_copy(workdir, skip=(*NOT_COPIED, "*.sqlite")) / RESULTS)
-    return json_files.as_object(results.get("served", {}), f"{RESULTS}: 'served'").get("system", "trained")
-
-
 def check_writable(folder: os.PathLike, flag: str = "workdir") -> None:
     """Raises EndxError, which names `flag`, if `folder` can't be created or written; creates nothing."""
     if url := url_of(folder):

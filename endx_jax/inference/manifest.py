@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from endx_jax import json_files
+from endx_jax.buckets import local_copy
 from endx_jax.data.tokenization import TextOptions
 from endx_jax.errors import EndxError
 from endx_jax.files import write_text
@@ -139,6 +141,12 @@ def model_folder(path: pathlib.Path) -> pathlib.Path | None:
             "resume it; with train.stop_at_step=N it ends at step N"
         )
     return path / MODEL
+
+
+def saved_system(workdir: str | os.PathLike) -> str:
+    """Returns which system of its `results.json` a run's model is: `trained`, or `untrained` if that was better."""
+    results = json_files.read_optional(local_copy(workdir, skip=("checkpoints", "*.sqlite")) / "results.json")
+    return json_files.as_object(results.get("served", {}), "results.json: 'served'").get("system", "trained")
 
 
 def embeds(workdir: pathlib.Path) -> bool:

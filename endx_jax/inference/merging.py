@@ -18,7 +18,7 @@ from endx_jax.errors import EndxError
 from endx_jax.files import expanded, replace_folder, staging_folder
 from endx_jax.inference import EmbeddingModel, load
 from endx_jax.inference.identity import describe_tower
-from endx_jax.inference.manifest import MANIFEST, WEIGHTS, model_folder, read_manifest, write_manifest
+from endx_jax.inference.manifest import MANIFEST, WEIGHTS, model_folder, read_manifest, saved_system, write_manifest
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.stored import write_file
@@ -40,14 +40,17 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
       weights: weight of each model, 0 or more; they are divided by their sum. Empty for equal weights.
 
     Raises:
-      EndxError: a model cannot be loaded, or differs from the first in more than its parameters; the weights are wrong;
-        the output is another folder or can't be written to.
+      EndxError: a model cannot be loaded, is the one before training, or differs from the first in more than its
+        parameters; the weights are wrong; the output is another folder or can't be written to.
     """
     weights, output = tuple(weights) or (1.0,) * len(sources), expanded(output)
     require(len(sources) > 1, "give two or more models to merge")
     require(len(weights) == len(sources), f"{len(weights)} weights for {len(sources)} models: give one for each")
     valid = all(math.isfinite(weight) and weight >= 0 for weight in weights) and sum(weights) > 0
     require(valid, f"weights are {list(weights)}; each must be 0 or more, and one of them more than 0")
+    for source in sources:
+        reason = "holds the model before training, since search was better by it"
+        require(saved_system(source) == "trained", f"{source} {reason}: name other models")
     if output.exists() and not (output / MANIFEST).is_file():
         raise EndxError(f"{output} exists and is no model folder: choose another output")
 

@@ -65,7 +65,6 @@ REFUSED = {
     "generate --corpus=corpus.jsonl --endpoint=http://a --model=m --output=gs://bucket/x.jsonl": "bucket local file",
     "generate --corpus=c --endpoint=http://a --model=m --output=corpus.jsonl": "corpus.jsonl journal --output",
     f"{GENERATE} --filter-with=no/such/model": "no/such/model",
-    "merge {run} before --output=new": "before training other models",
     MINE: "bm25=True",
     f"{MINE} --bm25 --index=x": "bm25=True workdir",
     f"{MINE} --model=x --workdir=x": "bm25=True workdir",
@@ -156,14 +155,13 @@ def folder(tmp_path, monkeypatch, variables, trained_workdir):
     """The current folder: data of all kinds that do not fit."""
     monkeypatch.chdir(tmp_path)
     variables(HOME=str(tmp_path))
-    for name in ("empty/nothing", "results", "parts", "unfinished", "before", "a~"):
+    for name in ("empty/nothing", "results", "parts", "unfinished", "a~"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("a", "b"):
         write_beir(tmp_path / "suite" / name, {"d": "a"}, {"q": "b"}, test=[("q", "d", 1)])
         (tmp_path / "parts" / f"{'train' if name == 'a' else 'test'}.jsonl").write_text('{"text": "the ant"}\n')
     (tmp_path / "suite" / "b" / "queries.jsonl").unlink()
     (tmp_path / "unfinished" / "config.json").write_text((trained_workdir / "config.json").read_text())
-    (tmp_path / "before" / "results.json").write_text('{"served": {"system": "untrained"}}')
     written(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "the cat"}])
     written(tmp_path / "unnamed.jsonl", [{"txt": "the cat"}])
     for name, token in (("blank", " "), ("words", "two words"), ("accents", "naïve")):

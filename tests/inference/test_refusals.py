@@ -193,6 +193,7 @@ def merged(bert_workdir, tmp_path_factory):
     for file in folders["worded"].rglob("tokenizer.json"):
         file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
     (root / "mine").mkdir()
+    write_json(root / "before" / "results.json", {"served": {"system": "untrained"}})
     return root
 
 
@@ -205,6 +206,7 @@ def merged(bert_workdir, tmp_path_factory):
         (["same", "pooled"], (), "new", "architecture pooling question"),
         (["same", "worded"], (), "new", "tokenizer question"),
         (["same", "wide"], (), "new", "parameters shared/projection/kernel"),
+        (["same", "before"], (), "new", "before holds training other models"),
         (["same", "same"], (), "mine", "mine exists no model folder"),
     ],
 )
