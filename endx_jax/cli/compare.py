@@ -6,12 +6,12 @@ from endx_jax.cli.parser import main_of
 
 
 def compare(
-    first: pathlib.Path,
-    second: pathlib.Path,
+    first: str,
+    second: str,
     *,
     systems: str = "trained",
     pool: str = "",
-    qrels: pathlib.Path | None = None,
+    qrels: str = "",
     clusters: bool = False,
     output: pathlib.Path | None = None,
 ) -> None:
@@ -29,15 +29,19 @@ def compare(
     import dataclasses
     import json
 
+    from endx_jax.buckets import local_copy
     from endx_jax.errors import printable
     from endx_jax.experiment.comparison import changed_settings, compare_systems, read_pair
+    from endx_jax.experiment.workdir import NOT_COPIED
     from endx_jax.files import write_text
+    from endx_jax.inference.manifest import MODEL
     from endx_jax.settings import require
 
     names = systems.split(",")
     require(len(names) <= 2 and all(names), f"systems={systems}: give one name, or two names separated by a comma")
-    a, b, notes = read_pair((first, second), (names[0], names[-1]), pool, qrels)
-    compared, changed = compare_systems(a, b, clustered=clusters), changed_settings(first, second)
+    runs = [local_copy(run, skip=(*NOT_COPIED, MODEL, "*.sqlite")) for run in (first, second)]
+    a, b, notes = read_pair(runs, (names[0], names[-1]), pool, local_copy(qrels) if qrels else None)
+    compared, changed = compare_systems(a, b, clustered=clusters), changed_settings(*runs)
     if changed:
         notes.append(f"The settings of the runs differ: {'; '.join(changed)}.")
     if output:

@@ -25,8 +25,9 @@ def main(argv: list[str]) -> None:
 
     from endx_jax.parallel.console import say
 
-    distilled = " --config.objective.distillation.loss=listwise_kl" if arguments.score_with else ""
-    say(f"Train on them with --config.data.path={arguments.output} --config.data.hard_negatives=1{distilled}")
+    data = f"--config.data.path={arguments.output}"
+    flags = f"--config=distill {data}" if arguments.score_with else f"{data} --config.data.hard_negatives=1"
+    say(f"Train on them with {flags}")
 
 
 def _ranks(text: str) -> tuple[int, int]:

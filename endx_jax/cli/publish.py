@@ -5,12 +5,11 @@ The server's token, such as user:password, is read from the environment variable
 
 import logging
 import os
-import pathlib
 
 from endx_jax.cli.parser import main_of
 
 
-def publish(index: pathlib.Path, to: str, collection: str) -> None:
+def publish(index: str, to: str, collection: str) -> None:
     """Copies the documents of an index, and logs what was copied.
 
     Args:

@@ -6,10 +6,12 @@ The model of a run is exported for sentence-transformers. The login is that of `
 import pathlib
 import tempfile
 
+from etils import epath
+
 from endx_jax.cli.parser import main_of
 
 
-def upload(model: pathlib.Path, name: str, *, public: bool = False) -> None:
+def upload(model: epath.Path, name: str, *, public: bool = False) -> None:
     """Uploads a model, and logs its address.
 
     Args:
@@ -17,6 +19,7 @@ def upload(model: pathlib.Path, name: str, *, public: bool = False) -> None:
       name: repository on the hub, created if it is missing
       public: create a public repository [private]
     """
+    from endx_jax.buckets import local_copy
     from endx_jax.errors import EndxError
     from endx_jax.export.hub import push
     from endx_jax.export.run import export
@@ -25,8 +28,8 @@ def upload(model: pathlib.Path, name: str, *, public: bool = False) -> None:
     from endx_jax.parallel.console import say
 
     with tempfile.TemporaryDirectory() as made:
-        folder = model
-        if (model / MODEL).is_dir():
+        folder = local_copy(model, skip=("checkpoints", "*.sqlite"))
+        if (folder / MODEL).is_dir():
             folder = pathlib.Path(made) / "export"
             try:
                 export(load(model), "sentence-transformers", folder)

@@ -28,7 +28,7 @@ from endx_jax.errors import EndxError
 
 # Number of texts that `describe_unfit` reads, and letters per piece below which it warns; English pieces have about 5.
 SAMPLE, SHORT = 200, 3.0
-MULTILINGUAL = "intfloat/multilingual-e5-small"
+MULTILINGUAL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"  # needs no prompts
 CHUNK = 10_000  # texts that are tokenized at once: enough for all cores, few enough to limit memory
 
 

@@ -124,7 +124,8 @@ def evaluate(
     agreement.check_equal(lambda: {"list of sets": ", ".join(sets)})
     for one in sets.values():  # so that a damaged set is found before the others are encoded
         one.judgements()
-    pools = None if sets else read_pools(source and source.with_options(split=source.split), settings, min_questions)
+    ranked, begun = source and source.with_options(split=source.split), None if data or pool else workdir
+    pools = None if sets else read_pools(ranked, settings, min_questions, begun)
     if home:
         check_writable(home, "output")
     reranker = (load_pair_scorer(rerank), rerank, top) if rerank else None

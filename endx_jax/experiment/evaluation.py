@@ -19,7 +19,7 @@ from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import pools, read_splits
 from endx_jax.experiment.run_index import write_pool
-from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config
+from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config, read_data
 from endx_jax.index.index_evaluation import (
     JudgementRows,
     evaluate_answered,
@@ -89,9 +89,19 @@ def read_settings(workdir: FolderOrName | None, pool: str, reading: Mapping[str,
     return settings if reading is None else dataclasses.replace(settings, format="", **reading)
 
 
-def read_pools(data: Data | None, settings: DataSettings, min_questions: Sequence[int] = ()) -> Pools:
-    """Returns the primary pool and subsets of a data set, or of the run's test split without one."""
-    sets = pools(data.records() if data else read_splits(settings).test, settings, data)
+def read_pools(
+    data: Data | None, settings: DataSettings, min_questions: Sequence[int] = (), workdir: FolderOrName | None = None
+) -> Pools:
+    """Returns the primary pool and subsets of a data set, or without one of the run's test split.
+
+    A line warns if the test split differs from the one that the run in `workdir` began with.
+    """
+    records = data.records() if data else read_splits(settings).test
+    if workdir:
+        begun = read_data(workdir).get("evaluated", {})
+        if begun.get("test set", records.ranked_sha256) != records.ranked_sha256:
+            say("warning: the run began with other data, and may have been trained on some of these questions")
+    sets = pools(records, settings, data)
     return Pools({sets.primary_name: sets.primary} | with_many_questions(sets.primary, min_questions))
 
 

@@ -131,6 +131,8 @@ def notes(run: Run) -> Iterator[str]:
         prompt = source.usage.prompt(side)
         if prompt and prompt != getattr(settings.model, flag) and not settings.model.encoder:
             yield f"note: the prompt {prompt!r} of {source.folder} is not used; set model.{flag} to use it"
+    if (head := model.sources["answer"].head).token_pooling.factor > 1:
+        yield f"note: training does not keep the HierarchicalTokenPooling of {head.encoder}; encode with pool_factor"
     tokenizer = model.processors["answer"].tokenizer
     yield from tokenizer.describe_unfit(run.data.train.candidates, settings.model.pretrained)
     steps = run.plan.steps

@@ -11,7 +11,6 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -394,11 +393,10 @@ def _report(
 
 
 def _hashes(data: Splits, sets: Mapping[str, RetrievalSet]) -> dict[str, str]:
-    """Returns the SHA-256 of each set, by its name, with all that its ranking and the index have of it."""
+    """Returns the SHA-256 of each set, by its name."""
     named = {f"{name} set": part for name, part in vars(data).items()}
     named |= {f"set {name}": part for name, part in sets.items()}
-    read = {name: (x.sha256, x.grades, x.excluded, x.question_ids, x.candidate_ids) for name, x in named.items()}
-    return {name: hashlib.sha256(repr(contents).encode()).hexdigest() for name, contents in read.items()}
+    return {name: part.ranked_sha256 for name, part in named.items()}
 
 
 def _describe(run: Run) -> None:

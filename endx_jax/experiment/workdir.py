@@ -123,14 +123,14 @@ def read_config(workdir: Folder | os.PathLike) -> "Settings":
     return resolve(contents, finished=True)
 
 
-def read_data(workdir: Folder) -> dict:
+def read_data(workdir: Folder | os.PathLike | str) -> dict:
     """Reads a run's `data.json`: `sha256` of its training data, and counts.
 
     Raises:
       EndxError: the file can't be read, or has no hash.
     """
-    contents = json_files.read_json_file(workdir / DATA)
-    json_files.text_at(contents, "sha256", str(workdir / DATA))
+    contents = _read_json(workdir, DATA)
+    json_files.text_at(contents, "sha256", f"{workdir}/{DATA}")
     return contents
 
 

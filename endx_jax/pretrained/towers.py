@@ -79,8 +79,9 @@ def fill_in(settings: ModelSettings, pretrained: PretrainedEncoder) -> ModelSett
             projection_bias=projection.has_bias,
             projection_function=projection.function,
         )
-    if not settings.pooling and not settings.encoder and pretrained.head.tokens:
-        settings = dataclasses.replace(settings, pooling=TOKENS, tokens=pretrained.head.tokens)
+    own, late = pretrained.head.tokens, settings.pooling in ("", TOKENS) and not settings.encoder
+    if own and late and settings.tokens == TokenSettings():
+        settings = dataclasses.replace(settings, tokens=own)
     return dataclasses.replace(
         settings,
         pooling=settings.pooling or ("mean" if settings.encoder else pretrained.pooling),

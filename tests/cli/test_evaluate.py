@@ -22,10 +22,18 @@ def test_without_data_it_repeats_the_runs_own_evaluation(trained_workdir, tmp_pa
     first = json.loads((trained_workdir / "results.json").read_text())["systems"]
     for system in ("bm25", "trained", "hybrid"):
         assert again[system] == pytest.approx(first[system], abs=1e-6)
+    assert "other data" not in printed
     files = sorted(trained_workdir.rglob("*"))
     results = endx_jax.evaluate(workdir=trained_workdir)
     assert f"\n\n{results!r}\nresults are in" in printed
     assert sorted(trained_workdir.rglob("*")) == files  # nothing is written without an output
+
+
+def test_data_that_has_changed_since_the_run_is_named(trained_workdir, tmp_path, endx):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    begun = json.loads((workdir / "data.json").read_text())
+    written(workdir / "data.json", json.dumps(begun | {"evaluated": {"test set": "of a shorter file"}}))
+    assert "the run began with other data" in endx("evaluate", f"--workdir={workdir}").out
 
 
 def test_other_data_with_a_pretrained_model_and_questions_that_share_an_answer_apart(tiny_bert, tmp_path, endx):

@@ -79,7 +79,8 @@ def test_teachers_doubt_some_of_what_bm25_finds_and_scores_are_written_and_disti
     tmp_path, tiny_bert, trained_workdir, pair_workdir, pairs_csv, mine
 ):
     rules = (f"--data={pairs_csv}", "--bm25", "--negatives=3")
-    mine(*rules, "--strata", f"--score-with={pair_workdir}", f"--output={tmp_path}/all")
+    said = mine(*rules, "--strata", f"--score-with={pair_workdir}", f"--output={tmp_path}/all").out
+    assert f"--config=distill --config.data.path={tmp_path}/all\n" in said
     about = json.loads((tmp_path / "all" / "mining.json").read_text())
     assert (about["score_with"], about["strata"]) == (str(pair_workdir), True)
     for name, teacher in (("dual", trained_workdir), ("pair", pair_workdir)):

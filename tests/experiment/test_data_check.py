@@ -132,11 +132,12 @@ def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_langua
     rows += ["Wo finde ich meine Rechnung?,Sie finden die Rechnung unter Ihrem Konto und in der Nachricht."]
     file = write(tmp_path, rows, "q_de,a_de", "f a q.csv")
     columns = {"question_column": "q_de", "answer_column": "a_de"}
-    serve = "endx serve --model=intfloat/multilingual-e5-small '--corpus={}' --question-column=q_de --text-column=a_de"
-    assert endx_jax.check(file, model=model, **columns).next == serve.format(file)
+    needs_no_prompt = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
+    serve = f"endx serve --model={needs_no_prompt} '--corpus={file}' --question-column=q_de --text-column=a_de"
+    assert endx_jax.check(file, model=model, **columns).next == serve
     write(tmp_path, [*rows, "Leer?,"], "q_de,a_de", file.name)
     settings = DataSettings(path=str(file), skip_invalid=True, **columns)  # `endx serve` has no such flag
-    train = check_data(settings, model, default="intfloat/multilingual-e5-small").next
+    train = check_data(settings, model, default=needs_no_prompt).next
     flags = "--config.data.question_column=q_de --config.data.answer_column=a_de"
     assert train.endswith(f" {flags} --config.data.skip_invalid=True")
 

@@ -205,6 +205,12 @@ class RetrievalSet:
             digest.update(json.dumps(part, ensure_ascii=False).encode())
         return digest.hexdigest()
 
+    @functools.cached_property
+    def ranked_sha256(self) -> str:
+        """Hash of all data that rankings and indexes have: those of `sha256`, grades, exclusions and ids."""
+        parts = (self.sha256, self.grades, self.excluded, self.question_ids, self.candidate_ids)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
     @property
     def counts(self) -> Counts:
         """Numbers of questions, right pairs and hard negatives."""

@@ -5,15 +5,18 @@ import jax
 import numpy as np
 import pytest
 from helpers import one_line_error, trained_params, written
+from late_folders import NATIVE, POOLING, write_json, write_multi_vector
 from refusals import check_refusal
 from tiny_bert import WORDS, tiny_recipe
 
 import endx_jax
 from endx_jax.cli import evaluate, mine, search
-from endx_jax.experiment.run import run
+from endx_jax.experiment.prepared_run import notes
+from endx_jax.experiment.run import prepare_run, run
 from endx_jax.experiment.saved_model import load_pair_scorer, read_model
 from endx_jax.methods.late import LateSettings
 from endx_jax.models.lora import is_adapter
+from endx_jax.models.token_embeddings import TokenSettings
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths
 
@@ -58,6 +61,25 @@ def test_the_model_is_evaluated_by_maxsim(workdir, config):
     ranked = results.reverse.evaluations[results.reverse.pools.primary_name][workdir.name]
     asked = model.similarity(model.encode_query(records.questions), answers[:1])
     np.testing.assert_allclose(ranked.top_scores[0, 0], asked.max(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["", "tokens"])
+def test_a_published_model_is_trained_with_its_expansion_and_skip_list(config, pooling, tmp_path):
+    config = config.copy_and_resolve_references()
+    expansion = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
+    folder = write_multi_vector(
+        tmp_path / "published",
+        modules=NATIVE | {"4_Pooling": POOLING},
+        transformer={"query_expansion": expansion},
+        mask={"skiplist_words": [".", "?"]},
+    )
+    write_json(folder / "4_Pooling" / "config.json", {"pool_factor": 3})
+    config.model.update(pretrained=str(folder), encoder="", pooling=pooling)
+    prepared = prepare_run(config, tmp_path / "run")
+    assert prepared.settings.model.tokens == TokenSettings((".", "?"), 12)
+    assert any("HierarchicalTokenPooling" in line for line in notes(prepared))
+    config.model.tokens.expand = 6
+    assert prepare_run(config, tmp_path / "run").settings.model.tokens == TokenSettings(expand=6)
 
 
 @pytest.mark.slow
