@@ -16,7 +16,6 @@ from endx_jax.models.layout import Padded
 from endx_jax.models.lora import LoraSettings
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.static import StaticConfig
-from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.settings import from_mapping
 
 BERT = tower(dataclasses.replace(TINY, layers=1), projection=5)
@@ -29,10 +28,6 @@ BY_TOKEN = {"pooling": "tokens", "projection": 4}
 
 def lora(**values):
     from_mapping(LoraSettings, values, "model.lora")
-
-
-def model(**values):
-    from_mapping(ModelSettings, values, "model")
 
 
 def t5(**changes):
@@ -55,13 +50,7 @@ def shared(question, answer, sharing):
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: lora(rank=-1), ["model.lora.rank", "-1"]),
-        (lambda: lora(dropout=1.0), ["model.lora.dropout", "1.0"]),
-        (lambda: lora(base_dtype="int8"), ["model.lora.base_dtype", "'int8'", "float32, bfloat16"]),
         (lambda: lora(targets="a("), ["model.lora.targets", "'a('", "regular expression"]),
-        (lambda: model(product_dtype="float16"), ["model.product_dtype", "float16", "mean 'bfloat16'"]),
-        (lambda: model(product_dtype="half"), ["model.product_dtype", "'half'", "float32, bfloat16, auto"]),
-        (lambda: model(remat="dot"), ["model.remat", "'dot'", "auto, none, all_dots, dots, full", "mean 'dots'"]),
         (lambda: shared(BERT, T5, "sde"), ["token_embedder", "model.pretrained", "model.answer_pretrained"]),
         (lambda: shared(BERT, T5, "ade_spl"), ["projection", "model.pretrained", "model.answer_pretrained"]),
         (lambda: shared(PLAIN, PLAIN, "ade_spl"), ["projection", "set model.projection"]),

@@ -93,11 +93,6 @@ def test_batches_groups_and_hard_negatives_that_are_not_there_are_refused(pairs)
     check_refusal(lambda: stream(pairs, hard_negatives=1), "data.hard_negatives", "is 1")
 
 
-@pytest.mark.parametrize("values", [{"question_length": 2}, {"answer_length": 1}])
-def test_settings_out_of_bounds_are_refused(values):
-    check_refusal(lambda: DataSettings(**values), "data.")
-
-
 @pytest.fixture(scope="module")
 def articles(tiny_bert):
     """Two articles of eight questions; each has the answers of the next two questions of its article against it."""
