@@ -1,6 +1,5 @@
 """Strict JAX for the whole suite: eight virtual devices, no silent rank promotion, no accelerator."""
 
-import dataclasses
 import fcntl
 import gc
 import importlib.util
@@ -14,7 +13,7 @@ import jax
 import orbax.checkpoint as ocp
 import pytest
 from helpers import one_device, reader_of
-from tiny_bert import tiny_recipe, write_tiny_bert
+from tiny_bert import pair_recipe, tiny_recipe, write_tiny_bert
 
 from endx_jax.cli.entry import run_verb
 from endx_jax.data import tokenizer_files
@@ -23,7 +22,6 @@ from endx_jax.data.formats.made import MAKERS
 from endx_jax.experiment.run import run
 from endx_jax.index import index_file
 from endx_jax.methods import METHODS
-from endx_jax.methods.pair import PairSettings
 from endx_jax.models import products
 from endx_jax.parallel.sharding import RULES, rule_of
 
@@ -226,10 +224,8 @@ def bert_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
 @pytest.fixture(scope="session")
 def pair_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
     """The workdir of a pair classifier: a run of four steps on one device, stopped after two and gone on with."""
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.objective = dataclasses.asdict(PairSettings(top=5, questions=8))
-    config.model.update(pooling="first", dropout=0.0, attention_dropout=0.0)
-    config.train.steps, config.train.stop_at_step = 4, 2
+    config = pair_recipe(tiny_bert, pairs_csv)
+    config.train.stop_at_step = 2
 
     def make(workdir):
         with one_device():
