@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from late_folders import NATIVE, write_json, write_multi_vector
+from late_folders import NATIVE, POOLING, write_json, write_multi_vector
 
 import endx_jax
 from endx_jax.cli.entry import run_verb
@@ -13,7 +13,6 @@ from endx_jax.models.token_embeddings import TokenPooling
 from endx_jax.numerics import dequantize, unit_rows
 from endx_jax.serving.service import Service
 
-POOLING = "sentence_transformers.multi_vector_encoder.modules.token_pooling.HierarchicalTokenPooling"
 TEXTS = ["the cat sat on the mat. who is in the mat? a dog", "a dog, where?", "", "the mat " * 60]
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from helpers import TINY, padded, texts, tower
+from helpers import ONE_LAYER, T5_SHAPE, TINY, padded, texts, tower
 from refusals import check_refusal
 from tiny_bert import write_tiny_bert
 from tiny_models import TEXTS, make_model
@@ -18,9 +18,8 @@ from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.static import StaticConfig
 from endx_jax.settings import from_mapping
 
-BERT = tower(dataclasses.replace(TINY, layers=1), projection=5)
+BERT = tower(ONE_LAYER, projection=5)
 PLAIN = dataclasses.replace(BERT, projection=None)
-T5_SHAPE = T5Config(vocab_size=50, width=8, layers=1, heads=2, head_width=4, mlp_width=12)
 T5 = Tower(TokenEmbedder(50, 8), TransformerEncoder(T5_SHAPE))
 HUGGING_FACE = {"vocab_size": 20, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_kv": 4, "d_ff": 12}
 BY_TOKEN = {"pooling": "tokens", "projection": 4}

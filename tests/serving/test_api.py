@@ -8,7 +8,8 @@ import urllib.parse
 import jax
 import numpy as np
 import pytest
-from http_server import Running, unprepared, wait_for
+from helpers import wait_for
+from http_server import Running, unprepared
 from tiny_bert import write_usage
 
 from endx_jax import load

@@ -6,8 +6,8 @@ import json
 import threading
 
 import pytest
-from helpers import Instead, Terminal
-from http_server import JSON, until_closed, wait_for
+from helpers import Instead, Terminal, wait_for
+from http_server import JSON, until_closed
 
 from endx_jax.serving.settings import Limits, ServingSettings
 

@@ -3,6 +3,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from helpers import same
 from refusals import check_refusal
 
 from endx_jax.data.batches.collator import MOST_POSITIVES, BatchStream, Collator
@@ -33,10 +34,6 @@ def pairs(tiny_bert):
 
 def stream(pairs, **changes):
     return BatchStream(pairs, Collator(pairs), **({"seed": 1, "global_batch_size": 8} | changes))
-
-
-def same(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
 def test_a_batch_is_a_function_of_seed_and_step(pairs):
