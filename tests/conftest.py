@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import signal
 import tempfile
+import types
 
 import jax
 import orbax.checkpoint as ocp
@@ -19,6 +20,7 @@ from endx_jax.cli.entry import run_verb
 from endx_jax.data import tokenizer_files
 from endx_jax.data.formats import FORMATS
 from endx_jax.data.formats.made import MAKERS
+from endx_jax.encoders import ARCHITECTURES
 from endx_jax.experiment.run import run
 from endx_jax.index import index_file
 from endx_jax.methods import METHODS
@@ -140,6 +142,28 @@ def minilm() -> str:
 
 
 @pytest.fixture(scope="session")
+def reference():
+    """PyTorch, transformers and sentence-transformers, which take seconds to import; and `write`."""
+    import sentence_transformers as library
+    import torch
+    import transformers
+    from sentence_transformers.sentence_transformer import modules
+
+    def write(folder, model_type, keys, **save):
+        """Writes an encoder whose biases and norms matter too."""
+        config = transformers.AutoConfig.for_model(model_type, **keys)
+        torch.manual_seed(0)
+        model = getattr(transformers, ARCHITECTURES[model_type].transformers_class)(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape))
+        model.save_pretrained(folder, **save)
+        return folder
+
+    return types.SimpleNamespace(torch=torch, transformers=transformers, library=library, modules=modules, write=write)
+
+
+@pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory) -> pathlib.Path:
     """A folder with a tiny BERT: see tests/support/tiny_bert.py."""
     return made_once(tmp_path_factory, "bert", write_tiny_bert)
@@ -199,6 +223,12 @@ def endx(capsys):
 def config(tiny_bert, pairs_csv):
     """A config that trains the token table of the tiny tower for six steps: see `tiny_recipe`."""
     return tiny_recipe(tiny_bert, pairs_csv, encoder="none")
+
+
+@pytest.fixture
+def bert_config(tiny_bert, pairs_csv):
+    """A config that trains the whole tiny tower for six steps: see `tiny_recipe`."""
+    return tiny_recipe(tiny_bert, pairs_csv)
 
 
 @pytest.fixture(scope="session")
