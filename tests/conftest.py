@@ -1,6 +1,5 @@
 """Strict JAX for the whole suite: eight virtual devices, no silent rank promotion, no accelerator."""
 
-import dataclasses
 import fcntl
 import gc
 import importlib.util
@@ -9,21 +8,22 @@ import pathlib
 import shutil
 import signal
 import tempfile
+import types
 
 import jax
 import orbax.checkpoint as ocp
 import pytest
 from helpers import one_device, reader_of
-from tiny_bert import tiny_recipe, write_tiny_bert
+from tiny_bert import pair_recipe, tiny_recipe, write_tiny_bert
 
 from endx_jax.cli.entry import run_verb
 from endx_jax.data import tokenizer_files
 from endx_jax.data.formats import FORMATS
 from endx_jax.data.formats.made import MAKERS
+from endx_jax.encoders import ARCHITECTURES
 from endx_jax.experiment.run import run
 from endx_jax.index import index_file
 from endx_jax.methods import METHODS
-from endx_jax.methods.pair import PairSettings
 from endx_jax.models import products
 from endx_jax.parallel.sharding import RULES, rule_of
 
@@ -142,6 +142,28 @@ def minilm() -> str:
 
 
 @pytest.fixture(scope="session")
+def reference():
+    """PyTorch, transformers and sentence-transformers, which take seconds to import; and `write`."""
+    import sentence_transformers as library
+    import torch
+    import transformers
+    from sentence_transformers.sentence_transformer import modules
+
+    def write(folder, model_type, keys, **save):
+        """Writes an encoder whose biases and norms matter too."""
+        config = transformers.AutoConfig.for_model(model_type, **keys)
+        torch.manual_seed(0)
+        model = getattr(transformers, ARCHITECTURES[model_type].transformers_class)(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape))
+        model.save_pretrained(folder, **save)
+        return folder
+
+    return types.SimpleNamespace(torch=torch, transformers=transformers, library=library, modules=modules, write=write)
+
+
+@pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory) -> pathlib.Path:
     """A folder with a tiny BERT: see tests/support/tiny_bert.py."""
     return made_once(tmp_path_factory, "bert", write_tiny_bert)
@@ -203,6 +225,12 @@ def config(tiny_bert, pairs_csv):
     return tiny_recipe(tiny_bert, pairs_csv, encoder="none")
 
 
+@pytest.fixture
+def bert_config(tiny_bert, pairs_csv):
+    """A config that trains the whole tiny tower for six steps: see `tiny_recipe`."""
+    return tiny_recipe(tiny_bert, pairs_csv)
+
+
 @pytest.fixture(scope="session")
 def trained_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
     """The workdir of a finished run of six steps of the tiny tower's token table: see `tiny_recipe`."""
@@ -226,10 +254,8 @@ def bert_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
 @pytest.fixture(scope="session")
 def pair_workdir(tmp_path_factory, tiny_bert, pairs_csv) -> pathlib.Path:
     """The workdir of a pair classifier: a run of four steps on one device, stopped after two and gone on with."""
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.objective = dataclasses.asdict(PairSettings(top=5, questions=8))
-    config.model.update(pooling="first", dropout=0.0, attention_dropout=0.0)
-    config.train.steps, config.train.stop_at_step = 4, 2
+    config = pair_recipe(tiny_bert, pairs_csv)
+    config.train.stop_at_step = 2
 
     def make(workdir):
         with one_device():

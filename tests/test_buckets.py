@@ -10,7 +10,7 @@ import types
 import pytest
 from fake_buckets import BUCKET, clients_of, gcs_server, s3_server
 from helpers import raising
-from loopback import Handler, LoopbackServer
+from loopback import LoopbackServer, always
 from refusals import check_refusal
 
 from endx_jax import buckets
@@ -249,14 +249,7 @@ def test_without_the_extra_one_line_names_it(monkeypatch):
 
 
 def answering(status: int):
-    class Answer(Handler):
-        def do_GET(self):
-            self.rfile.read(int(self.headers["Content-Length"] or 0))
-            self.reply(json.dumps({"error": {"code": status, "message": "no"}}).encode(), status)
-
-        do_POST = do_PUT = do_DELETE = do_GET
-
-    return Answer
+    return always(json.dumps({"error": {"code": status, "message": "no"}}).encode(), status)
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import mesh_of
 
 import endx_jax
 from endx_jax import inference, losses, metrics
@@ -19,7 +20,6 @@ from endx_jax.inference import EmbeddingModel, load
 from endx_jax.methods import Method
 from endx_jax.methods.objective import Objective
 from endx_jax.models import DualEncoder
-from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.search import top_k
@@ -78,7 +78,7 @@ EXAMPLES = examples()
 @functools.cache
 def load_once(name: str) -> EmbeddingModel:
     """Loads a model for all examples, on one device."""
-    return load(name, mesh=make_mesh(MeshSettings(), jax.devices()[:1]))
+    return load(name, mesh=mesh_of(1))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from helpers import logged_losses
-from tiny_bert import tiny_recipe, write_tiny_bert
+from tiny_bert import write_tiny_bert
 from tiny_models import make_model
 
 import endx_jax
@@ -87,8 +87,7 @@ def test_notebooks_run(tmp_path, capsys, name, length, short, printed, count):
     assert len(re.findall(printed, capsys.readouterr().out, re.MULTILINE)) == count
 
 
-def test_the_method_of_the_page_about_losses_trains(tiny_bert, pairs_csv, tmp_path):
-    config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
+def test_the_method_of_the_page_about_losses_trains(config, tmp_path):
     config.objective = load_config(str(EXAMPLES / "hinge.py")).objective
     config.train.stop_at_step = 2
     run(config, tmp_path / "run")

@@ -16,6 +16,8 @@ def test_the_package_shows_its_public_names_and_no_imports():
     assert not hasattr(endx_jax, "os")
     assert all(hasattr(endx_jax, name) for name in endx_jax.__all__)
     assert all(hasattr(package, name) for package in (endx_jax.losses, endx_jax.metrics) for name in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = endx_jax.nothing
 
 
 @pytest.mark.parametrize("package", [endx_jax.losses, endx_jax.metrics], ids=["losses", "metrics"])

@@ -84,14 +84,13 @@ def test_dropout_of_hidden_states_alone_takes_fused_attention(tiny_bert):
     assert "__cudnn$fmha" in trace_step(planned).lower().as_text()
 
 
-def test_plan_and_training_lower_the_same_bytes(tiny_bert, pairs_csv, tmp_path, monkeypatch):
+def test_plan_and_training_lower_the_same_bytes(bert_config, tmp_path, monkeypatch):
     devices, chip = devices_or_skip("v5e:2x2"), topology_named("v5e:2x2").chip
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    planned = plan_run(resolve(config), read_texts(resolve(config)), chip, devices=devices)
+    planned = plan_run(resolve(bert_config), read_texts(resolve(bert_config)), chip, devices=devices)
 
     monkeypatch.setattr(runs, "make_mesh", lambda settings: make_mesh(settings, devices))
     monkeypatch.setattr(runs, "measure", lambda: DeviceMemory(chip.memory))
-    run = runs.prepare_run(config, tmp_path)
+    run = runs.prepare_run(bert_config, tmp_path)
     (batch,) = run.plan.stream.profiles()
     lowered = run.plan.train_step.lower(run.plan.state, abstract_batch(batch, run.plan.mesh))
     assert lowered.as_text("hlo") == trace_step(planned).lower().as_text("hlo")

@@ -1,4 +1,3 @@
-import json
 import pathlib
 import random
 import re
@@ -22,7 +21,7 @@ def corpus(tmp_path_factory) -> pathlib.Path:
 
 
 def test_documents_that_are_cut_are_counted_and_no_known_questions(trained_workdir, tmp_path, endx):
-    path = written(tmp_path / "corpus.jsonl", "".join(json.dumps({"text": "the cat " * n}) + "\n" for n in (1, 20, 30)))
+    path = written(tmp_path / "corpus.jsonl", [{"text": "the cat " * n} for n in (1, 20, 30)])
     shown = endx("encode", f"--workdir={trained_workdir}", f"--corpus={path}", f"--output={tmp_path / 'index'}").out
     start = "2 of 3 texts reach the limit of 24 tokens: only their beginnings are embedded; split them into passages"
     assert shown.splitlines()[-1] == f"{start}, or train with a larger data.answer_length"

@@ -10,8 +10,7 @@ import sys
 import numpy as np
 import pytest
 from chat_server import ChatServer, questions, reply
-from helpers import written
-from http_server import wait_for
+from helpers import wait_for, written
 
 from endx_jax.data import generation
 from endx_jax.data.chat import Reply

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from tiny_bert import write_tiny_bert
+from tiny_bert import PLAN, write_tiny_bert
 
 from endx_jax.cli import plan
 from endx_jax.planning.chips import CHIPS
@@ -9,14 +9,7 @@ from endx_jax.planning.chips import CHIPS
 
 @pytest.fixture
 def arguments(tiny_bert, pairs_csv):
-    return [
-        "--config=minilm",
-        f"--config.model.pretrained={tiny_bert}",
-        f"--config.data.path={pairs_csv}",
-        *"--config.data.question_length=24 --config.data.answer_length=24 --config.data.cache=".split(),
-        *"--config.train.global_batch_size=16 --config.train.tower_chunk=0 --config.optimizer.warmup_steps=0".split(),
-        *"--config.train.steps=5 --config.train.epochs=0.0".split(),
-    ]
+    return PLAN.format(bert=tiny_bert, pairs=pairs_csv).split()[1:]
 
 
 def test_a_page_and_a_file(arguments, tmp_path, monkeypatch, capsys):

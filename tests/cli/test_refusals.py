@@ -6,16 +6,13 @@ import shlex
 import pytest
 from helpers import written
 from small_beir import write_beir
+from tiny_bert import PLAN
 
 # Data without rules, endpoints without servers: what is asked of them would end in another line.
 GENERATE = "generate --corpus=corpus.jsonl --output=new.jsonl --endpoint=http://127.0.0.1:9 --model=m"
 EVALUATE = "evaluate --model={bert} --output=new"
 ENCODE = "encode --model={bert} --corpus=corpus.jsonl --output=new"
-PLAN = "plan --config=minilm --config.model.pretrained={bert} --config.data.path={pairs} --config.data.cache="
-PLAN += " --config.data.question_length=24 --config.data.answer_length=24 --config.train.tower_chunk=0"
-PLAN += " --config.train.global_batch_size=16 --config.optimizer.warmup_steps=0 --config.train.steps=5"
 MINE = "mine --data={pairs} --output=new"
-PUBLISH = "publish --index={run}/index.sqlite"
 SEARCH = "search --workdir={run}"
 SERVE = "serve --index=nowhere"
 TRAIN = "train --config=quickstart"
@@ -88,9 +85,7 @@ REFUSED = {
     f"{PLAN} --config.train.global_batch_size=12": "batch of 12 8 devices",
     f"{PLAN} --config.data.answer_length=80": "data.answer_length 80 64 positions",
     f"{PLAN} --config.model.pretrained=none/such": "none/such",
-    f"{PUBLISH} --to=nowhere --collection=a": "address=nowhere http://HOST:PORT",
-    f"{PUBLISH} --to=http://root:secret@host --collection=a": "address password",
-    f"{PUBLISH} --to=http://host --collection=a-b": "'a-b' letters",
+    "publish --index={run}/index.sqlite --to=http://root:secret@host --collection=a": "address password",
     "search 'the cat'": "nothing to search",
     f"{SEARCH} cat --text-column=body --id-column=": "--text-column, --id-column --add=FILE",
     f"{SEARCH} 'the cat' --questions=x": "not both",

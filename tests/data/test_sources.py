@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import gzip
-import json
 import pathlib
 import re
 
@@ -119,10 +118,8 @@ def test_a_pool_is_for_whichever_of_two_paths_has_paragraphs(folder, pairs_csv):
 
 
 def write_documents(folder) -> pathlib.Path:
-    file = folder / "docs.jsonl"
-    rows = ({"title": f"T{n}", "body": f"This is the text of number {n}. More of {n}."} for n in range(20))
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    rows = [{"title": f"T{n}", "body": f"This is the text of number {n}. More of {n}."} for n in range(20)]
+    return written(folder / "docs.jsonl", rows)
 
 
 def test_documents_are_texts_and_questions_of_a_test_set_are_ranked(folder, tmp_path):

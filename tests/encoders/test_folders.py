@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from encoder_families import ALIKE, FAMILIES
 from helpers import logged_losses
-from refusals import check_refusal
 from tiny_bert import tiny_recipe, vocabulary, write_tokenizer
 
 import endx_jax
@@ -76,21 +75,6 @@ def test_real_weights_embed_as_in_sentence_transformers(reference, test_data):
     theirs = reference.library.SentenceTransformer(str(folder), device="cpu", model_kwargs=whole).encode(TEXTS)
     found = endx_jax.load(folder).encode_document(TEXTS)
     np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
-
-
-@pytest.mark.reference
-def test_pooling_without_the_prompt_is_refused(reference, tmp_path):
-    encoder = reference.modules.Transformer(str(write_family(reference, tmp_path / "encoder", "bert")))
-    found = {}
-    for includes in (True, False):
-        pooling = reference.modules.Pooling(24, include_prompt=includes)
-        model = reference.library.SentenceTransformer(modules=[encoder, pooling], device="cpu")
-        model.save_pretrained(str(tmp_path / str(includes)))
-        found[includes] = model.encode(TEXTS[:1], prompt="the dog: ")
-    ours = endx_jax.load(tmp_path / "True").encode_document(TEXTS[:1], prompt="the dog: ")
-    np.testing.assert_allclose(ours, found[True], rtol=0, atol=1e-5)
-    assert np.abs(found[False] - found[True]).max() > 1e-2
-    check_refusal(lambda: endx_jax.load(tmp_path / "False"), "1_Pooling/config.json", "include_prompt=False", "True")
 
 
 @pytest.mark.reference

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_buckets import BUCKET, clients_of, gcs_server
 from helpers import one_line_error
-from loopback import Handler, LoopbackServer
+from loopback import LoopbackServer, always
 from refusals import check_refusal
 from several_processes import finish, start_all, systems_and_losses
 from small_beir import write_beir
@@ -87,19 +87,11 @@ def test_a_run_in_a_bucket_equals_a_local_one(config, url, tmp_path, trained_wor
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of requests that Orbax waits not for
 def test_a_bucket_that_refuses_a_checkpoint_is_one_line(config, url, tmp_path, monkeypatch):
-
-    class Refusal(Handler):
-        def do_GET(self):
-            self.rfile.read(int(self.headers["Content-Length"] or 0))
-            self.reply(b"{}", 403)
-
-        do_POST = do_PUT = do_DELETE = do_GET
-
     config.train.stop_at_step = 2
     run(config, url)
     config.train.stop_at_step = 0
     save = Checkpoints.save
-    with LoopbackServer(Refusal) as refusing, monkeypatch.context() as patch:
+    with LoopbackServer(always(b"{}", 403)) as refusing, monkeypatch.context() as patch:
 
         def refused(*arguments):
             patch.setenv("TENSORSTORE_GCS_HTTP_URL", refusing.address)

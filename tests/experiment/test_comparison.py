@@ -25,7 +25,7 @@ def write(folder, name, values, of_group=0, **more):
     for n, (question, value) in enumerate(values.items()):
         group = {"group": f"g{int(question[1:]) // of_group}"} if of_group else {}
         lines.append({"id": question, "question": n, "ranks": [1.0], "mrr": value, "p@1": 0.0, **more, **group})
-    (folder / f"{name}.per_question.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    written(folder / f"{name}.per_question.jsonl", lines)
 
 
 def write_results(folder, *evaluations, **more):

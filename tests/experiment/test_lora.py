@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from helpers import logged_losses, one_device, trained_params, use_devices, whole_and_resumed
+from helpers import logged_losses, mesh_of, one_device, trained_params, use_devices, whole_and_resumed
 from refusals import check_refusal
 from tiny_bert import LAYERS, tiny_recipe
 from tiny_models import write_tiny_qwen3
@@ -23,7 +23,6 @@ from endx_jax.methods.config import base_config
 from endx_jax.methods.endx import EndxSettings
 from endx_jax.methods.pair import PairSettings
 from endx_jax.models.lora import is_adapter
-from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths, put, to_global
 from endx_jax.pretrained.stored import open_file
 from endx_jax.training.checkpoints import FOLDER
@@ -80,7 +79,7 @@ def test_the_model_of_a_run_is_merged_and_loads_exports_and_indexes_as_any(train
     assert not any(map(is_adapter, written))
     assert Index(trained / "index.sqlite").snapshot.info.model["identity"] == model.identity
     found = read_model(trained)
-    encoder = found.text_encoder(make_mesh(MeshSettings(), jax.devices()[:1]))
+    encoder = found.text_encoder(mesh_of(1))
     expected = encoder(trained_params(trained)["dual_encoder"], "question", TEXTS)
     np.testing.assert_allclose(model.encode_query(TEXTS), expected, atol=2e-6)
     initial = jax.tree.map(np.asarray, found.initial_params())

@@ -10,6 +10,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from helpers import mesh_of
 from refusals import check_refusal
 from tiny_bert import tiny_recipe, write_tiny_bert, write_usage
 from tiny_modules import write_routes
@@ -58,28 +59,26 @@ def test_a_workdir_describes_a_new_encoder_without_the_pretrained_folder(config,
     chex.assert_trees_all_equal_shapes_and_dtypes(again.abstract_params, model.abstract_params)
 
 
-def test_the_product_dtype_of_all_hosts_is_that_of_process_0(tiny_bert, pairs_csv, tmp_path, monkeypatch):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.product_dtype = "auto"
+def test_the_product_dtype_of_all_hosts_is_that_of_process_0(bert_config, tmp_path, monkeypatch):
+    bert_config.model.product_dtype = "auto"
     for told in ("bfloat16", "float32"):  # by a process 0 on another CPU
         monkeypatch.setattr(finals, "broadcast", lambda decide, name, told=told: told)
-        assert prepare_run(config, tmp_path / "run").settings.model.product_dtype == told
+        assert prepare_run(bert_config, tmp_path / "run").settings.model.product_dtype == told
 
 
-def test_a_run_resumes_with_the_product_dtype_that_it_began_with(tiny_bert, pairs_csv, tmp_path, set_cpu):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    prepared = prepare_run(config, tmp_path / "old")
+def test_a_run_resumes_with_the_product_dtype_that_it_began_with(bert_config, tmp_path, set_cpu):
+    prepared = prepare_run(bert_config, tmp_path / "old")
     workdirs.write_config(tmp_path / "old", prepared.settings, {"sha256": prepared.training.sha256})  # float32
-    config.model.product_dtype = "auto"
+    bert_config.model.product_dtype = "auto"
     set_cpu("avx512_bf16")
-    begun, new = (prepare_run(config, folder).settings for folder in (tmp_path / "old", tmp_path / "new"))
+    begun, new = (prepare_run(bert_config, folder).settings for folder in (tmp_path / "old", tmp_path / "new"))
     assert (begun.model.product_dtype, new.model.product_dtype) == ("float32", "bfloat16")
 
 
-def test_the_settings_of_a_run_leave_nothing_open(tiny_bert, pairs_csv, tmp_path):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.product_dtype, config.data.hard_negatives, config.train.global_batch_size = "auto", -1, 0
-    run = prepare_run(config, tmp_path)
+def test_the_settings_of_a_run_leave_nothing_open(bert_config, tmp_path):
+    bert_config.model.product_dtype, bert_config.data.hard_negatives = "auto", -1
+    bert_config.train.global_batch_size = 0
+    run = prepare_run(bert_config, tmp_path)
     assert not [name for name, value, declared in flattened(run.settings) if value == declared["auto"]]
     assert run.settings is run.model.settings is run.plan.settings
 
@@ -92,8 +91,8 @@ def test_the_token_table_of_a_new_encoder_can_be_frozen(config):
     assert {path.split("/")[2] for path in trained} == {"encoder", "pooling"}
 
 
-def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_csv):
-    model, mesh = build_model(resolve(tiny_recipe(tiny_bert, pairs_csv))), make_mesh(MeshSettings(fsdp=4, tensor=2))
+def test_a_run_that_begins_reads_only_its_parts_of_the_weights(bert_config):
+    model, mesh = build_model(resolve(bert_config)), make_mesh(MeshSettings(fsdp=4, tensor=2))
     params = model.initial_params()
     assert all(isinstance(leaf, StoredArray) for leaf in jax.tree.leaves(params["dual_encoder"]["shared"]["encoder"]))
     placed = put(params, state_shardings(params, mesh))
@@ -103,7 +102,7 @@ def test_a_run_that_begins_reads_only_its_parts_of_the_weights(tiny_bert, pairs_
 def test_the_best_parameters_are_split_as_in_training_and_encode_alike(bert_workdir):
     model, texts = read_model(bert_workdir), ["the cat sat", "where is the dog", "mat", "who"]
     found = []
-    for mesh in (make_mesh(MeshSettings(), jax.devices()[:1]), make_mesh(MeshSettings(fsdp=4, tensor=2))):
+    for mesh in (mesh_of(1), make_mesh(MeshSettings(fsdp=4, tensor=2))):
         params, _ = best_params(bert_workdir, model, mesh)
         encoder = TextEncoder(model.dual_encoder, model.processors, mesh)
         found.append((encoder(params["dual_encoder"], "question", texts), encoder.identity(params["dual_encoder"])))

@@ -32,7 +32,6 @@ PAIRS = [(f"where is the cat {n}", f"the cat {n} sat") for n in range(60)]
         ({"train": {"steps": 10**400}}, ["train.steps is 10", "64 bits"]),
         ({"data": None}, ["data is None", "an object"]),
         ({"data": {"cloze_sentences": 2}}, ["data.cloze_sentences"]),
-        ({"seed": "0"}, ["seed is '0'", "a whole number"]),
         ({"seed": -1}, ["seed", "-1"]),
         ({"optimizer": {"frozen": ["*a*"]}}, ["optimizer.frozen", "'*a*'", "regular expression"]),
         ({"optimizer": {"multipliers": [["(", 1.0]]}}, ["optimizer.multipliers", "'('", "regular expression"]),
@@ -77,7 +76,6 @@ PAIRS_CSV, DOCUMENTS = {"path": "pairs.csv"}, {"path": "docs.jsonl", "format": "
     [
         ({}, ["data.path", "`docstrings`"]),  # as a recipe for one's own data, such as `minilm`
         ({"path": "reqa/squad"}, ["reqa/squad holds training and test data", "data.pool"]),
-        ({"path": "x", "max_train_pairs": -5}, ["data.max_train_pairs", "-5", "at least 0"]),
         ({"pool": "answers", "merge": True}, ["data.merge", "data.pool=paragraphs"]),
         ({"pool": "paragraphs", "merge": True, "test_path": "x"}, ["data.merge", "data.test_path"]),
         (PAIRS_CSV | {"test_path": "pairs.csv"}, ["all its questions are in the test data", "train on other"]),
@@ -86,7 +84,6 @@ PAIRS_CSV, DOCUMENTS = {"path": "pairs.csv"}, {"path": "docs.jsonl", "format": "
         (DOCUMENTS, ["docs.jsonl, line 1", "'text'", "'title', 'about'"]),
         (DOCUMENTS | {"pool": "answers"}, ["docs.jsonl is read as documents", "leave data.pool empty"]),
         (DOCUMENTS | {"path": "nothing.jsonl"}, ["nothing.jsonl", "no such file"]),
-        (DOCUMENTS | {"format": "pdf"}, ["data.format", "'pdf'", "documents"]),
         (DOCUMENTS | {"tokens": "here", "test_path": "dev.csv"}, ["data.format", "data.tokens"]),
         (PAIRS_CSV | {"tokens": "t", "max_test_questions": 5}, ["data.tokens", "data.max_test_questions"]),
         (DOCUMENTS | {"pool": "paragraphs", "merge": True}, ["data.format", "data.merge", "leave one empty"]),

@@ -125,12 +125,6 @@ def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(model, corpus,
     assert {name for name in first if first[name] != new[name]} == {"d3"}
 
 
-def test_cut_documents_are_counted(model, tmp_path, capsys):
-    (tmp_path / "long.jsonl").write_text("\n".join(json.dumps({"_id": f"{n}", "text": "cat " * n}) for n in (3, 99)))
-    encode_corpus(model.name, str(tmp_path / "long.jsonl"), tmp_path / "index")
-    assert "1 of 2 texts reach the limit" in capsys.readouterr().out
-
-
 def test_a_server_searches_and_adds_by_token_vectors(path, model):
     search = open_index(path)
     service = Service(model, search)

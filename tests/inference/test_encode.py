@@ -3,6 +3,7 @@ import threading
 import jax
 import numpy as np
 import pytest
+from helpers import mesh_of
 from tiny_models import recording
 
 from endx_jax import load
@@ -10,7 +11,6 @@ from endx_jax.batch import Tokens
 from endx_jax.inference.encode import EmbeddingFormat, TextEncoder
 from endx_jax.models import SIDES
 from endx_jax.numerics import dequantize
-from endx_jax.parallel import MeshSettings, make_mesh
 
 TEXTS = ["the cat sat", "", "a dog " * 30, "on the mat the cat sat on the dog", "cat"]
 LONG = "the cat on the mat " * 30  # cut to the limit of 64 tokens
@@ -18,7 +18,7 @@ LONG = "the cat on the mat " * 30  # cut to the limit of 64 tokens
 
 def encoder_of(model, towers=None, *, devices=1, **options) -> TextEncoder:
     """An encoder of a model, or of other towers, that has compiled nothing."""
-    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    mesh = mesh_of(devices)
     return TextEncoder(towers or model.encoder.model, model.encoder.processors, mesh, **options)
 
 

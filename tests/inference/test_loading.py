@@ -37,12 +37,6 @@ def test_the_bundled_package_by_name(minilm):
     assert similarity[0] > 0.7 > 0.3 > similarity[1]
 
 
-def test_subpackages_are_there_without_importing_them():
-    assert callable(endx_jax.losses.in_batch_softmax)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = endx_jax.nothing
-
-
 # Loads a model as a library does and runs verbs, all in one process; after each, prints what has been imported so far.
 PROGRAM = """
 import json, os, sys

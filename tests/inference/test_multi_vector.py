@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from late_folders import write_multi_vector, write_pylate
+from late_folders import FIXED, write_multi_vector, write_pylate
 
 import endx_jax
 from endx_jax.data.batches.ragged import RaggedVectors
@@ -12,7 +12,6 @@ from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.ranking.mining import SimilaritiesOfTexts
 
 TEXTS = ["the cat sat on the mat.", "a dog, where?", "who is in the mat " * 20, "x"]
-FIXED = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
 
 
 @pytest.mark.parametrize(("strategy", "lengths"), [("fixed", [12, 12, 12, 12]), ("min", [12, 12, 64, 12])])

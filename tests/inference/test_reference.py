@@ -1,7 +1,5 @@
 """`endx_jax.load` beside sentence-transformers: the real model on real text, and folders that the library writes."""
 
-import types
-
 import numpy as np
 import pytest
 from tiny_bert import WIDTH, write_tiny_bert
@@ -12,16 +10,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.reference]
 
 TEXTS = ["the cat sat on a mat", "who?", "", "🙂 naïve dogs", "what is in the dog and where is it, if not on the mat"]
 PROMPTS = {"query": "who: ", "document": "what: "}
-
-
-@pytest.fixture(scope="module")
-def reference():
-    """PyTorch and sentence-transformers, which take seconds to import."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer import modules
-
-    return types.SimpleNamespace(torch=torch, SentenceTransformer=SentenceTransformer, modules=modules)
 
 
 # The modules of a model, given their library (`of`) and a folder.
@@ -72,7 +60,8 @@ def of_two_lengths(of, folder):
 )
 def test_folders_that_the_library_writes(reference, tmp_path, modules, options, asymmetric):
     reference.torch.manual_seed(1)
-    theirs = reference.SentenceTransformer(modules=modules(reference.modules, tmp_path), device="cpu", **options)
+    modules_of = modules(reference.modules, tmp_path)
+    theirs = reference.library.SentenceTransformer(modules=modules_of, device="cpu", **options)
     theirs.save_pretrained(str(tmp_path / "model"), create_model_card=False)
     ours = endx_jax.load(tmp_path / "model")
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from fake_hub import use_hub
 from helpers import status_of_fork
-from late_folders import NATIVE, POOLING, write_json, write_multi_vector
+from late_folders import FIXED, NATIVE, POOLING, write_json, write_multi_vector
 from refusals import check_refusal
 from safetensors.numpy import load_file, save_file
 from tiny_bert import write_tiny_bert
@@ -138,7 +138,6 @@ def test_a_folder_of_no_model_is_refused_with_the_ways_out(tmp_path, bert_workdi
     check_refusal(lambda: endx_jax.load(unfinished), "pair classifier")
 
 
-FIXED = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
 MOVED = {path: NATIVE[path] for path in ("", "2_MultiVectorMask", "1_Dense", "3_Normalize")}
 POOLED = {"modules": NATIVE | {"4_Pooling": POOLING}}
 STATED = {"pool_factor": 3, "num_protected_tokens": 2, "normalize_embeddings": True, "tasks": ["document"]}

@@ -74,11 +74,10 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, bert_w
     ],
     ids=["gru", "heads", "remat", "layers"],
 )
-def test_every_kind_of_tower_is_written_and_read(tiny_bert, pairs_csv, tmp_path, settings):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.objective = dataclasses.asdict(settings.pop("objective", DualSettings()))
-    config.model.update(settings)
-    model, mesh = build_model(resolve(config)), make_mesh(MeshSettings(fsdp=4, tensor=2))
+def test_every_kind_of_tower_is_written_and_read(bert_config, tmp_path, settings):
+    bert_config.objective = dataclasses.asdict(settings.pop("objective", DualSettings()))
+    bert_config.model.update(settings)
+    model, mesh = build_model(resolve(bert_config)), make_mesh(MeshSettings(fsdp=4, tensor=2))
     if settings.get("token_weights"):
         weights = np.linspace(0, 1, model.sources["question"].config.vocab_size, dtype=np.float32)
         object.__setattr__(model, "token_weights", {"question": weights, "answer": weights})
@@ -96,9 +95,8 @@ def test_every_kind_of_tower_is_written_and_read(tiny_bert, pairs_csv, tmp_path,
     assert loaded.identity == model.text_encoder(mesh).identity(params)
 
 
-def test_a_model_folder_with_heads_of_an_earlier_version_is_loaded(tiny_bert, pairs_csv, tmp_path):
+def test_a_model_folder_with_heads_of_an_earlier_version_is_loaded(config, tmp_path):
     """The entry of its `endx.json` is as a run of version 4f255c8 wrote it; heads need no import of their method."""
-    config = tiny_recipe(tiny_bert, pairs_csv, "none")
     config.objective = dataclasses.asdict(ResidualSettings(head=HeadSettings(sides="question", width=4)))
     model, mesh = build_model(resolve(config)), make_mesh(MeshSettings())
     save_description(tmp_path, model)

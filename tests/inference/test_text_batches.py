@@ -1,16 +1,15 @@
 import threading
 
-import jax
 import numpy as np
 import pytest
+from helpers import mesh_of
 
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.inference.text_batches import Shapes, batches, padded_width, prefetch
-from endx_jax.parallel import MeshSettings, make_mesh
 
 
 def shapes(limit: int, budget: int, devices: int = 1) -> Shapes:
-    return Shapes(make_mesh(MeshSettings(), jax.devices()[:devices]), limit, budget)
+    return Shapes(mesh_of(devices), limit, budget)
 
 
 def lengths_to_tokens(texts):

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import split_over, without_metrics
+from helpers import row_keys, split_over, without_metrics
 
 from endx_jax import losses
 from endx_jax.losses.matching import EDGE, binary_cross_entropy, draw_others
-from endx_jax.models.dropout import example_keys
 
 sampled_matching = without_metrics(losses.sampled_matching)
 
@@ -81,8 +80,7 @@ def test_opposite_pairs_have_a_finite_loss():
 
 def test_others_are_drawn_evenly_and_never_oneself():
     size, count = 5, 4000
-    keys = example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), size)
-    drawn = np.asarray(jax.jit(draw_others, static_argnums=1)(keys, count))
+    drawn = np.asarray(jax.jit(draw_others, static_argnums=1)(row_keys(size), count))
     for row in range(size):
         counts = np.bincount(drawn[row], minlength=size)
         assert counts[row] == 0

@@ -49,8 +49,7 @@ def alignment(dual, cross, **cut):
 def test_split_over_devices_no_collective_is_in_a_loop_and_no_array_has_all_scores(loss):
     cut = split_over(8, functools.partial(loss, tile=TILE, axis_name="data"))
     like = jax.ShapeDtypeStruct((8 * ROWS, WIDTH), jnp.float32)
-    quickly = {"xla_backend_optimization_level": 0}
-    program = jax.jit(jax.value_and_grad(cut)).lower((like, like), (like, like)).compile(compiler_options=quickly)
+    program = jax.jit(jax.value_and_grad(cut)).lower((like, like), (like, like)).compile()
     found = collectives(program.as_text())
     assert {collective.kind for collective in found} >= {"all-gather", "reduce-scatter"}
     assert {(collective.loops, collective.times) for collective in found} == {(0, 1)}

@@ -3,20 +3,16 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from helpers import row_keys
 
 from endx_jax.losses import free_bits, gaussian_kl
 from endx_jax.losses.variational import sample
-from endx_jax.models.dropout import example_keys
 
 MEAN = np.array([[0.0, 1.5, -0.3], [2.0, 0.0, 0.0]])
 LOG_DEVIATION = np.array([[0.0, -1.0, 0.7], [-3.0, 0.4, 1e-4]])
 
 
 divergence = jax.jit(gaussian_kl)
-
-
-def keys(count):
-    return example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(0), count)
 
 
 def test_the_divergence_is_the_integral_of_its_definition():
@@ -38,7 +34,7 @@ def test_the_divergence_is_what_samples_say():
     """The mean over 50,000 samples of log p(z) - log q(z), whose standard error is below 0.02."""
     count = 50_000
     mean, log_deviation = (np.broadcast_to(np.float32(x[0]), (count, 3)) for x in (MEAN, LOG_DEVIATION))
-    latent = np.asarray(jax.jit(sample)(mean, log_deviation, keys(count)))
+    latent = np.asarray(jax.jit(sample)(mean, log_deviation, row_keys(count)))
     log_ratio = -np.square((latent - mean) / np.exp(log_deviation)) / 2 - log_deviation + np.square(latent) / 2
     np.testing.assert_allclose(np.mean(log_ratio, axis=0), divergence(MEAN, LOG_DEVIATION)[0], atol=0.06)
 
@@ -52,7 +48,7 @@ def test_free_bits_are_shared_by_the_dimensions_and_have_no_gradient():
 
 
 def test_a_sample_depends_on_its_text_alone():
-    draw, own = jax.jit(sample), keys(2)
+    draw, own = jax.jit(sample), row_keys(2)
     both, turned = draw(MEAN, LOG_DEVIATION, own), draw(MEAN[::-1], LOG_DEVIATION[::-1], own[::-1])
     np.testing.assert_array_equal(turned[::-1], both)
     assert len(np.unique(np.round((both - MEAN) / np.exp(LOG_DEVIATION), 4))) == 6  # each its own noise

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import drawn, largest, padded, texts
+from helpers import drawn, largest, mesh_of, padded, texts
 
 from endx_jax.batch import Batch
 from endx_jax.data.batches.packing import JOINT, PackingPlan
@@ -21,7 +21,7 @@ from endx_jax.models.attention import Pattern, attend_within
 from endx_jax.models.dropout import dropout
 from endx_jax.models.pooling import every_token
 from endx_jax.models.token_embeddings import TokenChoice
-from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
+from endx_jax.parallel import batch_sharding, state_shardings
 from endx_jax.parallel.execution import Execution
 from endx_jax.planning.programs import collectives
 
@@ -119,7 +119,7 @@ def of_padded(name, gradient):
 )
 def test_packing_changes_no_loss_and_no_gradient(name, devices, chunk, gradient, one_pass):
     expected = of_padded(name, gradient)
-    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    mesh = mesh_of(devices)
     execution = Execution(mesh, tower_chunk=chunk, packed=True, loss_tile=5 if name == "late" else None)
     own = objective(name).for_run(execution, steps_per_epoch=1.0)
     params = jax.device_put(params_of(name), state_shardings(params_of(name), mesh))

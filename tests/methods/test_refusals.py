@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import tiny_vae
-from helpers import TINY, padded, texts, tower
+from helpers import ONE_LAYER, padded, texts, tower
 from refusals import check_refusal
 
 from endx_jax.batch import Batch
@@ -65,7 +65,6 @@ HARD = dataclasses.replace(
 GUIDED = dataclasses.replace(BATCH, extra={"guide": Guide(jnp.ones((4, 12)), jnp.ones((4, 12)))})
 TEACHER = EmbeddingDistillationSettings(teacher="a-teacher")
 DISTILLED = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
-ONE_LAYER = dataclasses.replace(TINY, layers=1)
 FIRST = tower(ONE_LAYER, pooling=first)
 UNSCALED = FIRST.clone(normalize=False)
 HEADS = tower(ONE_LAYER, head=ResidualHeads(("fcrr",), width=8, filters=1))

@@ -7,20 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import TINY, padded, random_params, row_keys, texts, tower
 from jaxprs import equations
 
-from endx_jax.models.dropout import dropout, example_keys, position_keys
+from endx_jax.models.dropout import dropout, position_keys
 from endx_jax.models.lora import BASE, Linear, LoraSettings, is_adapter, merged, with_adapters
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.step import merge_frozen, split_frozen
 
 LORA = LoraSettings(rank=3, alpha=6.0)
 TOKENS = padded(texts([5, 2, 1]), 5)
-
-
-def keys(count=3):
-    return example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(1), count)
 
 
 def model(lora=LORA, layers=2, **options):
@@ -50,7 +46,7 @@ def test_a_layer_adds_its_adapter_whose_input_alone_has_dropout():
 
     @jax.jit
     def compute():
-        of_tokens = position_keys(keys(2), 4)
+        of_tokens = position_keys(row_keys(2), 4)
         found = layer.apply(params, x), layer.apply(params, x, of_tokens), layer.apply({"params": {"kernel": w}}, x)
         return found, dropout(jnp.asarray(x), of_tokens, 0.5)
 
@@ -90,7 +86,7 @@ def test_new_adapters_change_nothing():
 def test_dropout_of_adapters_differs_from_layer_to_layer_and_not_with_a_scan():
     lora = dataclasses.replace(LORA, dropout=0.3, targets="mlp")
     params = adapted(lora)
-    dropped, scanned = (embed(model(lora, scan_layers=scan), params, keys()) for scan in (False, True))
+    dropped, scanned = (embed(model(lora, scan_layers=scan), params, row_keys(3)) for scan in (False, True))
     assert np.abs(dropped - embed(model(lora), params)).max() > 0.01
     np.testing.assert_allclose(scanned, dropped, atol=1e-5)
 

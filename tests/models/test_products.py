@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import ONE_LAYER, padded, random_params, texts, tower
 from jaxprs import equations
 
 from endx_jax.methods.endx.teacher import CrossEncoder
@@ -23,7 +23,6 @@ from endx_jax.models.transformer import TransformerEncoder
 MASK = jnp.asarray(np.arange(5) < np.array((5, 1, 4))[:, None])
 EMBEDDED = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 16)).astype(np.float32))
 LORA = LoraSettings(rank=3)
-ONE_LAYER = dataclasses.replace(TINY, layers=1)
 
 
 def rounded(x) -> np.ndarray:

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from helpers import TINY, padded, texts, tower
+from helpers import ONE_LAYER, T5_SHAPE, TINY, padded, texts, tower
 from refusals import check_refusal
 from tiny_bert import write_tiny_bert
 from tiny_models import TEXTS, make_model
@@ -16,12 +16,10 @@ from endx_jax.models.layout import Padded
 from endx_jax.models.lora import LoraSettings
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.static import StaticConfig
-from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.settings import from_mapping
 
-BERT = tower(dataclasses.replace(TINY, layers=1), projection=5)
+BERT = tower(ONE_LAYER, projection=5)
 PLAIN = dataclasses.replace(BERT, projection=None)
-T5_SHAPE = T5Config(vocab_size=50, width=8, layers=1, heads=2, head_width=4, mlp_width=12)
 T5 = Tower(TokenEmbedder(50, 8), TransformerEncoder(T5_SHAPE))
 HUGGING_FACE = {"vocab_size": 20, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_kv": 4, "d_ff": 12}
 BY_TOKEN = {"pooling": "tokens", "projection": 4}
@@ -29,10 +27,6 @@ BY_TOKEN = {"pooling": "tokens", "projection": 4}
 
 def lora(**values):
     from_mapping(LoraSettings, values, "model.lora")
-
-
-def model(**values):
-    from_mapping(ModelSettings, values, "model")
 
 
 def t5(**changes):
@@ -55,13 +49,7 @@ def shared(question, answer, sharing):
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: lora(rank=-1), ["model.lora.rank", "-1"]),
-        (lambda: lora(dropout=1.0), ["model.lora.dropout", "1.0"]),
-        (lambda: lora(base_dtype="int8"), ["model.lora.base_dtype", "'int8'", "float32, bfloat16"]),
         (lambda: lora(targets="a("), ["model.lora.targets", "'a('", "regular expression"]),
-        (lambda: model(product_dtype="float16"), ["model.product_dtype", "float16", "mean 'bfloat16'"]),
-        (lambda: model(product_dtype="half"), ["model.product_dtype", "'half'", "float32, bfloat16, auto"]),
-        (lambda: model(remat="dot"), ["model.remat", "'dot'", "auto, none, all_dots, dots, full", "mean 'dots'"]),
         (lambda: shared(BERT, T5, "sde"), ["token_embedder", "model.pretrained", "model.answer_pretrained"]),
         (lambda: shared(BERT, T5, "ade_spl"), ["projection", "model.pretrained", "model.answer_pretrained"]),
         (lambda: shared(PLAIN, PLAIN, "ade_spl"), ["projection", "set model.projection"]),

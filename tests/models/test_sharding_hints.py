@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import mesh_of
 from pretended import pretended
 
 from endx_jax.models.sharding_hints import platform
@@ -11,7 +12,7 @@ from endx_jax.pretrained.towers import compute_dtype
 
 
 def meshes(devices: int):
-    yield make_mesh(MeshSettings(), jax.devices()[:devices])
+    yield mesh_of(devices)
     if devices == 4:
         yield make_mesh(MeshSettings(fsdp=2), jax.devices()[:4])
 

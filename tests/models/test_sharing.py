@@ -1,6 +1,5 @@
 """The five sharings: where parameters stand, whose gradient they get, and what is refused."""
 
-import dataclasses
 import functools
 
 import chex
@@ -9,15 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import ONE_LAYER, T5_SHAPE, padded, random_params, texts, tower
 
-from endx_jax.encoders.t5 import T5Config
 from endx_jax.models import SIDES, DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
 from endx_jax.models.sharing import SHARINGS
 from endx_jax.models.transformer import TransformerEncoder
 
-BERT = tower(dataclasses.replace(TINY, layers=1), pooling=MultiHopAttention(3, 4), projection=5)
-T5_SHAPE = T5Config(vocab_size=50, width=8, layers=1, heads=2, head_width=4, mlp_width=12)
+BERT = tower(ONE_LAYER, pooling=MultiHopAttention(3, 4), projection=5)
 T5 = Tower(TokenEmbedder(50, 8), TransformerEncoder(T5_SHAPE), MultiHopAttention(3, 4), Projection(5))
 
 

@@ -1,10 +1,8 @@
 """Towers without an encoder, token weights, and mixtures of layers."""
 
-import dataclasses
-
 import jax
 import numpy as np
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import ONE_LAYER, TINY, padded, random_params, texts, tower
 
 from endx_jax.encoders.t5 import T5Config
 from endx_jax.models.static import NoEncoder, StaticConfig, TokenWeights
@@ -12,7 +10,6 @@ from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.models.transformer import TransformerEncoder
 
 TOKENS = padded(texts((5, 2)), 6)
-ONE_LAYER = dataclasses.replace(TINY, layers=1)
 
 
 def test_without_an_encoder_an_embedding_is_the_weighted_mean_of_token_vectors():

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import ONE_LAYER, padded, random_params, texts, tower
 
 from endx_jax.models import Projection, TokenEmbedder
 from endx_jax.models.layout import Padded
@@ -15,7 +15,6 @@ from endx_jax.models.pooling import POOLINGS
 from endx_jax.parallel.sharding import parameter_paths
 
 TOKENS = padded(texts((9, 4, 1)), 12)
-ONE_LAYER = dataclasses.replace(TINY, layers=1)
 
 
 def test_a_projection_is_a_matrix_without_bias_that_keeps_the_scale():

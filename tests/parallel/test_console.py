@@ -5,8 +5,7 @@ import threading
 
 import pytest
 import tqdm
-from helpers import Terminal
-from http_server import wait_for
+from helpers import Terminal, wait_for
 from several_processes import as_processes
 
 from endx_jax.parallel import console

@@ -7,6 +7,7 @@ import textwrap
 import time
 
 import pytest
+from helpers import wait_for
 from refusals import check_refusal
 from several_processes import start_program
 
@@ -113,10 +114,7 @@ sys.exit(entry.run_verb(["train", *sys.argv[1:]]))
 @pytest.fixture
 def processes(tmp_path):
     started = start_program(MEETING, str(tmp_path), count=3)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "met-20").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for((tmp_path / "met-20").exists, 120)
     yield started
     for process in started:
         process.kill()

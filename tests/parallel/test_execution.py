@@ -2,11 +2,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, padded, texts
+from helpers import TINY, mesh_of, padded, row_keys, texts
 from jaxprs import largest_array
 
 from endx_jax.batch import Tokens
-from endx_jax.models.dropout import dropout, example_keys, position_keys
+from endx_jax.models.dropout import dropout, position_keys
 from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh, state_shardings
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.memory import bytes_kept
@@ -20,10 +20,6 @@ WIDTH = 16
 
 def tokens(rows=ROWS, length=LENGTH):
     return padded(texts([1 + i % length for i in range(rows)]), length)
-
-
-def dropout_keys(rows=ROWS):
-    return example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(3), rows)
 
 
 def small_params(width=WIDTH):
@@ -54,11 +50,6 @@ def loss_of(embedding, axis_name):
     return total / count, {"rows": jnp.float32(count)}
 
 
-def compiling(function):
-    """Jits, and saves most of the time that machine code would take: the same HLO passes run."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
-
-
 def length_of(rows):
     tokens, _ = rows
     return jnp.sum(tokens.mask, axis=1)
@@ -71,13 +62,13 @@ def step(execution, cost=None):
         embedding = execution.map_rows(embed, params, rows, cost)["embedding"]
         return execution.reduce_rows(lambda _, rows, axes: loss_of(rows, axes), None, embedding)
 
-    return compiling(jax.value_and_grad(compute, has_aux=True))
+    return jax.jit(jax.value_and_grad(compute, has_aux=True))
 
 
 def compiled_on(mesh, execution, params, cost=None):
     """The step's program for parameters and rows that are split as in training, and these."""
     params = jax.device_put(params, state_shardings(params, mesh))
-    rows = jax.device_put((tokens(), dropout_keys()), batch_sharding(mesh))
+    rows = jax.device_put((tokens(), row_keys(ROWS)), batch_sharding(mesh))
     return step(execution, cost).lower(params, rows).compile(), params, rows
 
 
@@ -96,13 +87,13 @@ def assert_same(actual, expected):
 def small():
     """Parameters of a small tower with dropout, and its step on all rows at once."""
     params = small_params()
-    return params, step(Execution())(params, (tokens(), dropout_keys()))
+    return params, step(Execution())(params, (tokens(), row_keys(ROWS)))
 
 
 @pytest.mark.parametrize(("chunk", "cost"), [(39, None), (CHUNK, length_of)])
 def test_chunks_change_no_loss_and_no_gradient(small, chunk, cost):
     params, expected = small
-    assert_same(step(Execution(tower_chunk=chunk), cost=cost)(params, (tokens(), dropout_keys())), expected)
+    assert_same(step(Execution(tower_chunk=chunk), cost=cost)(params, (tokens(), row_keys(ROWS))), expected)
 
 
 def test_rows_come_back_in_their_order_however_they_were_dealt():
@@ -138,7 +129,7 @@ def shapes_of(rows, length):
     """Tokens and keys to compile for, of which nothing is computed."""
     shape = (rows, length)
     ids, mask = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, bool)
-    return Tokens(ids, mask), jax.eval_shape(lambda: dropout_keys(rows))
+    return Tokens(ids, mask), jax.eval_shape(lambda: row_keys(rows))
 
 
 def temporaries(execution, function, params, rows):
@@ -147,14 +138,14 @@ def temporaries(execution, function, params, rows):
     def compute(params, rows):
         return jnp.sum(execution.map_rows(function, params, rows)["embedding"])
 
-    return compiling(jax.grad(compute)).lower(params, rows).compile().memory_analysis().temp_size_in_bytes
+    return jax.jit(jax.grad(compute)).lower(params, rows).compile().memory_analysis().temp_size_in_bytes
 
 
 @pytest.mark.parametrize(
     ("devices", "chunk", "chunks"), [(1, 0, 1), (1, 40, 1), (1, 39, 2), (8, 5, 1), (8, 3, 2), (8, 1, 5), (8, 40, 1)]
 )
 def test_chunks_are_counted_by_what_a_device_has(devices, chunk, chunks):
-    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    mesh = mesh_of(devices)
     assert Execution(mesh, tower_chunk=chunk).chunks(ROWS) == chunks
 
 
@@ -211,25 +202,25 @@ def summed(execution, cost=None):
 
 def test_sums_and_their_gradients_do_not_depend_on_the_cut():
     floats = np.random.default_rng(1).normal(size=(ROWS, WIDTH)).astype(np.float32)
-    given = small_params(), floats, (tokens(), dropout_keys())
+    given = small_params(), floats, (tokens(), row_keys(ROWS))
 
     def differentiated(execution, cost=None):
-        return compiling(jax.value_and_grad(summed(execution, cost), (0, 1), has_aux=True))(*given)
+        return jax.jit(jax.value_and_grad(summed(execution, cost), (0, 1), has_aux=True))(*given)
 
     expected = differentiated(Execution())
     assert np.abs(expected[1][1]).min() > 0
     for devices, cost in ((1, lambda rows: length_of(rows[0])), (8, None)):
-        execution = Execution(make_mesh(MeshSettings(), jax.devices()[:devices]), tower_chunk=CHUNK)
+        execution = Execution(mesh_of(devices), tower_chunk=CHUNK)
         found = differentiated(execution, cost)
         assert found[0][1]["rows"] == ROWS
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, expected)
-        alone, _ = compiling(summed(execution, cost))(*given)
+        alone, _ = jax.jit(summed(execution, cost))(*given)
         np.testing.assert_allclose(alone, expected[0][0], rtol=1e-5)
 
 
 def test_a_sum_holds_the_activations_of_one_chunk():
     rows = ROWS * 4
-    given = small_params(), jnp.ones((rows, WIDTH)), (tokens(rows), dropout_keys(rows))
+    given = small_params(), jnp.ones((rows, WIDTH)), (tokens(rows), row_keys(rows))
 
     def largest(chunk):
         compute = jax.value_and_grad(summed(Execution(tower_chunk=chunk)), (0, 1), has_aux=True)

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import padded, random_params, texts
+from helpers import padded, random_params, row_keys, texts
 
 from endx_jax.encoders.t5 import T5Config
-from endx_jax.models.dropout import example_keys
 from endx_jax.models.lora import BASE, LoraSettings, with_adapters
 from endx_jax.models.tower import Projection, TokenEmbedder, Tower
 from endx_jax.models.transformer import TransformerEncoder
@@ -45,23 +44,19 @@ def tokens():
     return padded(texts([1 + i % LENGTH for i in range(ROWS)]), LENGTH)
 
 
-def keys():
-    return example_keys(jax.random.key(3, impl="threefry2x32"), jnp.int32(0), ROWS)
-
-
 def loss_of(model: Tower, execution: Execution):
     def loss(params, rows):
         embeddings = execution.map_rows(lambda p, r: model.apply({"params": p}, *r), params, rows)
         return jnp.mean(jnp.cos(3 * embeddings))
 
-    return jax.jit(jax.value_and_grad(loss), compiler_options={"xla_backend_optimization_level": 0})
+    return jax.jit(jax.value_and_grad(loss))
 
 
 def compiled(scan_layers: bool, remat: str, dropping: bool, dtype=jnp.float32):
     """The program on the mesh, and what it is given."""
     mesh = make_mesh(MeshSettings(**MESH))
     given = jax.device_put(params(), state_shardings(params(), mesh))
-    rows = jax.device_put((tokens(), keys() if dropping else None), batch_sharding(mesh))
+    rows = jax.device_put((tokens(), row_keys(ROWS) if dropping else None), batch_sharding(mesh))
     step = loss_of(tower(scan_layers, remat, dtype), Execution(mesh, dtype=dtype))
     return step.lower(given, rows).compile(), given, rows
 
@@ -77,7 +72,7 @@ def compiled(scan_layers: bool, remat: str, dropping: bool, dtype=jnp.float32):
 )
 def test_gathered_layers_give_the_loss_and_the_gradient_of_one_device(scan_layers, remat, dropping):
     one_device = loss_of(tower(scan_layers), Execution())
-    expected, expected_gradient = one_device(params(), (tokens(), keys() if dropping else None))
+    expected, expected_gradient = one_device(params(), (tokens(), row_keys(ROWS) if dropping else None))
     program, given, rows = compiled(scan_layers, remat, dropping)
     loss, gradient = program(given, rows)
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
@@ -132,7 +127,7 @@ def adapted(layers: int) -> dict:
 def step_in_chunks(scan_layers: bool, layers: int, dropping: bool, execution: Execution):
     """The compiled gradient of the adapters, and what it is given."""
     model, mesh = tower(scan_layers, layers=layers, lora=LORA), execution.mesh
-    given, rows = adapted(layers), (tokens(), keys() if dropping else None)
+    given, rows = adapted(layers), (tokens(), row_keys(ROWS) if dropping else None)
     given, rows = jax.device_put((given, rows), (state_shardings(given, mesh), batch_sharding(mesh)))
     trained, fixed = split_frozen(given, [BASE])
 
@@ -141,7 +136,7 @@ def step_in_chunks(scan_layers: bool, layers: int, dropping: bool, execution: Ex
         embeddings = execution.map_rows(lambda p, r: model.apply({"params": p}, *r), merged, rows)
         return jnp.mean(jnp.cos(3 * embeddings))
 
-    step = jax.jit(jax.value_and_grad(loss), compiler_options={"xla_backend_optimization_level": 0})
+    step = jax.jit(jax.value_and_grad(loss))
     return step.lower(trained, fixed, rows).compile(), (trained, fixed, rows)
 
 

@@ -98,8 +98,8 @@ def test_all_chips_are_planned_and_a_step_takes_as_long_as_its_slowest_part(plan
     assert not dataclasses.replace(work, expected=34 * 10**9).fits
 
 
-def test_what_is_recomputed_is_no_work_of_the_model(tiny_bert, pairs_csv):
-    settings = resolve(tiny_recipe(tiny_bert, pairs_csv))
+def test_what_is_recomputed_is_no_work_of_the_model(bert_config):
+    settings = resolve(bert_config)
     recomputed = dataclasses.replace(settings, model=dataclasses.replace(settings.model, remat="full"))
     (again,), (work,) = (on_chips(one, NO_DATA, [CHIPS["v4"]]) for one in (recomputed, settings))
     assert again.model_flops == work.model_flops > 0

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from helpers import written
-from tiny_bert import WIDTH, tiny_recipe
+from tiny_bert import WIDTH
 
 from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.config import resolve
@@ -28,12 +28,6 @@ def on_first_device(tree) -> int:
     device = jax.devices()[0]
     shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
     return sum(shard.data.nbytes for shard in shards if shard.device == device)
-
-
-@pytest.fixture
-def config(tiny_bert, pairs_csv):
-    """A run of the token table alone; a test of the whole tower sets another encoder."""
-    return tiny_recipe(tiny_bert, pairs_csv, encoder="none")
 
 
 @pytest.mark.slow

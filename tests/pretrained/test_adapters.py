@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import types
 
 import jax
 import jax.numpy as jnp
@@ -161,16 +160,6 @@ def test_a_matrix_of_several_layers_holds_the_adapter_of_one(tmp_path, stabilize
     assert {*read_adapter(tmp_path / "adapter", source, lora, "ab")} == written  # none of keys and values
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """PEFT, PyTorch and transformers, which take seconds to import."""
-    import peft
-    import torch
-    import transformers
-
-    return types.SimpleNamespace(peft=peft, torch=torch, transformers=transformers)
-
-
 SMALL = {"vocab_size": 60, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
 SMALL |= {"max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
 FAMILIES = {
@@ -182,24 +171,13 @@ FAMILIES = {
 IDS = padded(texts([9, 4, 1], vocab_size=60), 9)
 
 
-def write_base(libraries, folder, family):
-    """A base with random weights, as transformers writes it."""
-    config = libraries.transformers.AutoConfig.for_model(family, **SMALL, **FAMILIES[family])
-    libraries.torch.manual_seed(0)
-    model = libraries.transformers.AutoModel.from_config(config)
-    with libraries.torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * libraries.torch.randn(parameter.shape))
-    model.save_pretrained(folder)
+def their_base(reference, folder):
+    return reference.transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
 
 
-def their_base(libraries, folder):
-    return libraries.transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-
-
-def their_encodings(libraries, model):
+def their_encodings(reference, model):
     """Encodings [B, L, D] of `IDS`, zero at padding."""
-    ids, mask = (libraries.torch.tensor(np.asarray(array)) for array in (IDS.ids, IDS.mask))
+    ids, mask = (reference.torch.tensor(np.asarray(array)) for array in (IDS.ids, IDS.mask))
     return model(input_ids=ids.long(), attention_mask=mask.long()).last_hidden_state * mask[..., None]
 
 
@@ -222,28 +200,28 @@ SCALES = np.random.default_rng(2).normal(size=(3, 9, 24)).astype(np.float32)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("stabilized", [False, True])
-def test_an_adapter_of_peft_computes_here_what_it_computes_there(libraries, tmp_path, family, stabilized):
+def test_an_adapter_of_peft_computes_here_what_it_computes_there(reference, tmp_path, family, stabilized):
+    import peft
+
     base, folder = tmp_path / "base", tmp_path / "adapter"
-    write_base(libraries, base, family)
+    reference.write(base, family, SMALL | FAMILIES[family])
     lora = dataclasses.replace(LORA, rank_stabilized=stabilized)
     targets = {
         "bert": r".*layer\.\d+.*dense|.*(query|key|value)",
         "albert": r".*albert_layers.*(query|key|value|dense|ffn.*)",
     }
-    config = libraries.peft.LoraConfig(
-        r=4, lora_alpha=6, use_rslora=stabilized, target_modules=targets.get(family, "all-linear")
-    )
-    theirs = libraries.peft.get_peft_model(their_base(libraries, base), config)
-    with libraries.torch.no_grad():
+    config = peft.LoraConfig(r=4, lora_alpha=6, use_rslora=stabilized, target_modules=targets.get(family, "all-linear"))
+    theirs = peft.get_peft_model(their_base(reference, base), config)
+    with reference.torch.no_grad():
         for name, parameter in theirs.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, 0.2)
     theirs.save_pretrained(folder)
     model, sources, params = towers(base, lora)
     params = read_adapters(folder, params, sources, lora, "ab")
-    encodings = their_encodings(libraries, theirs)
+    encodings = their_encodings(reference, theirs)
     assert_close(our_encodings(model, params), encodings.detach())
-    (encodings * libraries.torch.tensor(SCALES)).sum().backward()
+    (encodings * reference.torch.tensor(SCALES)).sum().backward()
     gradients = jax.grad(lambda params: jnp.sum(our_encodings(model, params) * SCALES))(params)
     found = adapters_of(gradients)
     split = {path: leaf for path, leaf in found.items() if family != "modernbert" or "mlp_down" in path}
@@ -260,20 +238,22 @@ def test_an_adapter_of_peft_computes_here_what_it_computes_there(libraries, tmp_
 @of_peft
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_peft_computes_with_our_adapter_what_we_compute_and_merges_it_alike(libraries, tmp_path, family):
+def test_peft_computes_with_our_adapter_what_we_compute_and_merges_it_alike(reference, tmp_path, family):
+    import peft
+
     base, folder = tmp_path / "base", tmp_path / "adapter"
-    write_base(libraries, base, family)
+    reference.write(base, family, SMALL | FAMILIES[family])
     model, sources, params = towers(base)
     write_adapter(folder, adapters_of(params), sources["question"], LORA, str(base), "ab")
-    theirs = libraries.peft.PeftModel.from_pretrained(their_base(libraries, base), folder)
+    theirs = peft.PeftModel.from_pretrained(their_base(reference, base), folder)
     expected = our_encodings(model, params)
-    assert_close(their_encodings(libraries, theirs).detach(), expected)
-    without = libraries.peft.PeftModel.from_pretrained(their_base(libraries, base), folder)
+    assert_close(their_encodings(reference, theirs).detach(), expected)
+    without = peft.PeftModel.from_pretrained(their_base(reference, base), folder)
     with without.disable_adapter():
-        other = their_encodings(libraries, without).detach()
+        other = their_encodings(reference, without).detach()
     assert np.abs(np.asarray(other) - expected).max() > 0.01
     whole = theirs.merge_and_unload()
-    assert_close(their_encodings(libraries, whole).detach(), our_encodings(model, merged(params, LORA)))
+    assert_close(their_encodings(reference, whole).detach(), our_encodings(model, merged(params, LORA)))
     whole.save_pretrained(tmp_path / "merged")
     _, again, _ = towers(tmp_path / "merged")
     theirs = parameter_paths(again["question"].params())

@@ -68,6 +68,7 @@ HEADS = [
     (pooling(pooling_mode=["mean", "cls"]), "Pooling/config.json pooling one of"),
     (pooling(pooling_mode=[]), "Pooling/config.json pooling one of"),
     (pooling(pooling_mode="mean", attention=1), "Pooling/config.json attention=1 unknown"),
+    (pooling(pooling_mode="mean", include_prompt=False), "Pooling/config.json include_prompt=False supported True"),
     (
         {
             "modules.json": modules("Transformer", "Pooling", "Normalize"),

@@ -1,13 +1,11 @@
 """Scores, judgements, settings and files that ranking refuses, and the words of the line: place, value, remedy."""
 
-import jax
 import numpy as np
 import pytest
-from helpers import written
+from helpers import mesh_of, written
 from refusals import check_refusal
 
 from endx_jax.data.sets.documents import Document, FoundDocument
-from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.hybrid import Hybrid
@@ -84,7 +82,7 @@ def test_arrays_and_settings_are_refused(call, words):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("count", [1, 8])
 def test_scores_that_are_not_finite_name_the_question_on_any_number_of_devices(value, count):
-    mesh = make_mesh(MeshSettings(), jax.devices()[:count])
+    mesh = mesh_of(count)
     questions, candidates = np.ones((19, 3)), np.ones((130, 3))
     for row in (0, 129):
         wrong = candidates.copy()

@@ -2,16 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import mesh_of
 
-from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.planning.programs import collectives
 from endx_jax.ranking import search, tiles
 from endx_jax.ranking.search import Corpus, top_k
 from endx_jax.ranking.tiles import Tile, merge_block
-
-
-def devices(count):
-    return make_mesh(MeshSettings(), jax.devices()[:count])
 
 
 def naive(questions, candidates, k):
@@ -61,7 +57,7 @@ def small_tiles(set_tiles):
 )
 def test_any_number_of_questions_candidates_and_answers(small_tiles, mesh, questions, count, k):
     questions, candidates = whole_numbers(questions, 3), whole_numbers(count, 3, seed=count)
-    check(questions, candidates, k, mesh=devices(mesh), block=16)
+    check(questions, candidates, k, mesh=mesh_of(mesh), block=16)
 
 
 @pytest.mark.parametrize("mesh", [1, 8])
@@ -69,31 +65,31 @@ def test_any_order_of_the_corpus(small_tiles, mesh):
     questions = np.resize([[1.0, 0, 0], [2.0, 0, 0], [0.0, 0, 0]], (19, 3))
     below_the_zeros_of_the_padding = -1 - np.arange(130) % 7
     for scores in (np.arange(130), -np.arange(130), np.ones(130), below_the_zeros_of_the_padding):
-        check(questions, np.outer(scores, [1, 0, 0]), 5, mesh=devices(mesh), block=16)
+        check(questions, np.outer(scores, [1, 0, 0]), 5, mesh=mesh_of(mesh), block=16)
     # Products that are -0 and 0, which are equal.
     candidates = np.outer([-1e-30, 0] * 10, [1, 0, 0])
-    found = top_k(questions * 1e-30, candidates, 5, mesh=devices(mesh), block=16)
+    found = top_k(questions * 1e-30, candidates, 5, mesh=mesh_of(mesh), block=16)
     np.testing.assert_array_equal(found.rows, np.tile(np.arange(5), (19, 1)))
 
 
 def test_chunks_merge_only_their_own_rows(small_tiles):
     # Each question is alone with its candidate, in the order that fills the last step of each merge with others.
-    check(np.eye(40), np.repeat(np.eye(40)[::-1], 3, axis=0), 5, mesh=devices(1))
+    check(np.eye(40), np.repeat(np.eye(40)[::-1], 3, axis=0), 5, mesh=mesh_of(1))
 
 
 def test_the_tile_of_accelerators(set_tiles):
     set_tiles()
-    check(whole_numbers(9, 4), whole_numbers(20_000, 4, seed=1, most=9), 10, mesh=devices(1), block=1)
+    check(whole_numbers(9, 4), whole_numbers(20_000, 4, seed=1, most=9), 10, mesh=mesh_of(1), block=1)
 
 
 def test_bits_depend_neither_on_blocks_nor_on_devices():
     rng = np.random.default_rng(0)
     questions, candidates = rng.standard_normal((40, 48)), rng.standard_normal((3000, 48))
     candidates[2000:] = candidates[rng.integers(0, 2000, 1000)]  # copies, in other tiles
-    expected = top_k(questions, candidates, 50, mesh=devices(1))
+    expected = top_k(questions, candidates, 50, mesh=mesh_of(1))
     # Far below the 1e-2 of bfloat16 passes.
     np.testing.assert_allclose(expected.scores, naive(questions, candidates, 50)[0], rtol=1e-5)
-    for options in ({"mesh": devices(1), "block": 512}, {"mesh": devices(8), "block": 512}, {}):
+    for options in ({"mesh": mesh_of(1), "block": 512}, {"mesh": mesh_of(8), "block": 512}, {}):
         assert_found(top_k(questions, candidates, 50, **options), *expected)
     same = expected.scores[:, 1:] == expected.scores[:, :-1]
     assert same.sum() > 100
@@ -111,7 +107,7 @@ def test_kinds_of_numbers(small_tiles, tmp_path):
 def test_codes_with_scales(small_tiles):
     codes, scales = whole_numbers(130, 3, most=100).astype(np.int8), 2.0 ** (np.arange(130) % 5 - 2)
     questions = whole_numbers(19, 3, seed=1)
-    found = top_k(questions, codes, 5, scales=scales.astype(np.float32), mesh=devices(8), block=16)
+    found = top_k(questions, codes, 5, scales=scales.astype(np.float32), mesh=mesh_of(8), block=16)
     assert_found(found, *naive(questions, codes * scales[:, None], 5))
 
 
@@ -120,7 +116,7 @@ def test_a_mask_is_as_if_the_others_were_not_there(small_tiles, share, k):
     questions, candidates = whole_numbers(19, 3), whole_numbers(200, 3, seed=1)
     where = np.random.default_rng(2).random(200) < share
     candidates[np.flatnonzero(~where)[:1]] = np.nan  # what is not there can't be wrong either
-    found = top_k(questions, candidates, k, where=where, mesh=devices(8), block=16)
+    found = top_k(questions, candidates, k, where=where, mesh=mesh_of(8), block=16)
     scores, ids = naive(questions, candidates[where], k)
     assert found.rows.shape == (19, min(k, where.sum()))
     assert_found(found, scores, np.flatnonzero(where)[ids])
@@ -155,7 +151,7 @@ def test_the_corpus_stays_on_the_host(small_tiles):
     def most_on_devices(count):
         sizes, others = [], on_devices()
         candidates = watched(whole_numbers(count, 64), lambda: sizes.append(on_devices() - others))
-        top_k(whole_numbers(9, 64), candidates, 5, mesh=devices(1), block=16)
+        top_k(whole_numbers(9, 64), candidates, 5, mesh=mesh_of(1), block=16)
         assert len(sizes) == count // 16
         return max(sizes)
 
@@ -164,7 +160,7 @@ def test_the_corpus_stays_on_the_host(small_tiles):
 
 
 def test_devices_speak_once_at_the_end():
-    mesh = devices(8)
+    mesh = mesh_of(8)
     split, questions = jax.NamedSharding(mesh, jax.P(mesh.axis_names)), jnp.zeros((1, 8, 4))
     nothing = tiles.empty_best(8, 8, 5, split)
     block = tiles.Block(jax.device_put(np.zeros((4096, 4), np.float32), split), None, None)

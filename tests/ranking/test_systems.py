@@ -1,13 +1,12 @@
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import mesh_of
 from small_index import embed
 from small_records import records_of
 
 from endx_jax.data.sets.records import Pools
 from endx_jax.data.sets.splits import with_many_questions
-from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.search import Corpus
 from endx_jax.ranking.systems import dense_scores, evaluate_dense
@@ -51,7 +50,7 @@ def test_blocks_of_candidates_on_any_number_of_devices_give_the_same_bits(option
     question, candidate, qrels = draw()
     expected = dense_scores(question, candidate)(0, 150)
     for devices in (1, 8):
-        mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+        mesh = mesh_of(devices)
         scores = Corpus(candidate, mesh=mesh, **options).scores(question)
         np.testing.assert_array_equal(scores(0, 150), expected)
         np.testing.assert_array_equal(scores(35, 42), expected[35:42])

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 from refusals import check_refusal
-from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.config import resolve
@@ -214,11 +213,10 @@ def test_a_figure_is_drawn_from_the_runs_that_there_are(tmp_path, monkeypatch, c
     check_refusal(lambda: figures.sources_of(figure, options), "none of its rows has a")
 
 
-def test_a_teacher_sees_each_question_beside_its_own_answer(tmp_path, tiny_bert, pairs_csv, monkeypatch):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.encoder, config.model.new_encoder = "gru", {"width": 8, "layers": 1}
-    config.objective = dataclasses.asdict(EndxSettings(cross_heads=2))
-    model, draw = build_model(resolve(config)), np.random.default_rng(0)
+def test_a_teacher_sees_each_question_beside_its_own_answer(tmp_path, bert_config, monkeypatch):
+    bert_config.model.encoder, bert_config.model.new_encoder = "gru", {"width": 8, "layers": 1}
+    bert_config.objective = dataclasses.asdict(EndxSettings(cross_heads=2))
+    model, draw = build_model(resolve(bert_config)), np.random.default_rng(0)
     write_config(tmp_path, model.settings, {"sha256": ""})
     save_description(tmp_path, model)
     params = jax.tree.map(lambda p: draw.normal(0, 1, p.shape).astype(np.float32), model.abstract_params)

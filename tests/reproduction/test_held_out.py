@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import TINY, drawn, padded, random_params, texts, token_table, tower
-from tiny_bert import tiny_recipe
+from helpers import TINY, drawn, padded, random_params, row_keys, texts, token_table, tower
 from tiny_vae import SETTINGS, VOCABULARY, build
 
 from endx_jax.batch import Batch
@@ -19,7 +18,6 @@ from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.methods.vae import VaeSettings
 from endx_jax.models import DualEncoder, MultiHopAttention
-from endx_jax.models.dropout import example_keys
 from endx_jax.models.sharing import SHARINGS
 from reproduction import __main__ as reproduction
 from reproduction.held_out import FILE, check_decoders
@@ -46,12 +44,11 @@ def pairs():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_is_measured(method, tmp_path, tiny_bert, pairs_csv, capsys):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.encoder, config.model.new_encoder.width, config.model.projection = "gru", 8, 6
-    config.objective = dataclasses.asdict(METHODS[method])
-    config.evaluation.batch_size = 6
-    run(config, tmp_path)
+def test_a_run_is_measured(method, tmp_path, bert_config, capsys):
+    bert_config.model.encoder, bert_config.model.new_encoder.width, bert_config.model.projection = "gru", 8, 6
+    bert_config.objective = dataclasses.asdict(METHODS[method])
+    bert_config.evaluation.batch_size = 6
+    run(bert_config, tmp_path)
     capsys.readouterr()
     assert reproduction.run(["pairs", str(tmp_path)]) == (2 if method == "dual" else 0)
     if method == "dual":
@@ -82,8 +79,7 @@ def test_the_figures_are_those_of_the_objective(pairs, vae):
     expected = dict.fromkeys(("nll", "nll_shuffled", "kl", "words"), 0.0)
     for step in range(2):
         batch = jax.tree.map(jnp.asarray, stream[step])
-        keys = example_keys(jax.random.key(0, impl="threefry2x32"), jnp.int32(step), SIZE)
-        source = posteriors(params, batch, keys)["question"]
+        source = posteriors(params, batch, row_keys(SIZE, step))["question"]
         for name, latent in (("nll", source.latent), ("nll_shuffled", np.roll(source.latent, 1, axis=0))):
             expected[name] += float(nll(of_decoders, "answer", {"question": latent}, batch)) / 8
         deviation = np.exp(source.log_deviation)

@@ -1,11 +1,9 @@
 """Pooled layers, as towers of a mixture of them would embed, and the precision-recall curve."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
-from helpers import TINY, padded, random_params, texts, tower
+from helpers import ONE_LAYER, TINY, padded, random_params, texts, tower
 from refusals import check_refusal
 
 from endx_jax.models import DualEncoder, RecurrentConfig, RecurrentEncoder, TokenEmbedder, Tower
@@ -15,7 +13,6 @@ from reproduction.layers import layer_names, pool_layers, thinned
 from reproduction.precision_recall import PrecisionRecall, precision_recall
 
 TOKENS = padded(texts((5, 2, 6)), 6)
-ONE_LAYER = dataclasses.replace(TINY, layers=1)
 WEIGHTED = {"token_weights": TokenWeights(TINY.vocab_size)}
 
 

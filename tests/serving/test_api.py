@@ -8,7 +8,8 @@ import urllib.parse
 import jax
 import numpy as np
 import pytest
-from http_server import Running, unprepared, wait_for
+from helpers import wait_for
+from http_server import Running, unprepared
 from tiny_bert import write_usage
 
 from endx_jax import load
@@ -229,6 +230,7 @@ MISSING = [
     ("DELETE", "/documents/" + "x" * 9000, 404, "not_found_error"),
     ("GET", "/nowhere" * 1000, 404, "not_found_error"),
     ("GET", "/search", 405, "invalid_request_error"),
+    ("GET", "/search/", 404, "not_found_error"),  # and no redirect to an address that a proxy may not have
     *(("GET", f"/static/{up}api.py", 404, "not_found_error") for up in ("../", "%2e%2e/", "..%2f")),
 ]
 # And all methods that the path takes.

@@ -3,8 +3,8 @@ import sqlite3
 import time
 
 import pytest
-from helpers import Instead, raising
-from http_server import JSON, unprepared, wait_for
+from helpers import Instead, raising, wait_for
+from http_server import JSON, unprepared
 
 from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
 

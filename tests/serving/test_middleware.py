@@ -17,10 +17,6 @@ def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(served)
     assert answers.count(b"HTTP/1.1 ") == 1
 
 
-def test_no_redirect_names_an_address_that_a_proxy_may_not_have(served):
-    assert served.post("/search/", {"query": "the cat"})[0] == 404
-
-
 @pytest.fixture(scope="module")
 def guarded(service):
     running = Running(service, ServingSettings(token="right", loopback_only=False), ready=True)

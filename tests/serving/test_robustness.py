@@ -8,8 +8,8 @@ import json
 import threading
 
 import pytest
-from helpers import Instead, Terminal, one_line_error, raising
-from http_server import JSON, few_programs, until_closed, wait_for
+from helpers import Instead, Terminal, one_line_error, raising, wait_for
+from http_server import JSON, few_programs, until_closed
 
 from endx_jax.errors import EndxError
 from endx_jax.serving import server

@@ -9,7 +9,8 @@ import threading
 import time
 
 import pytest
-from http_server import Running, until_closed, wait_for
+from helpers import wait_for
+from http_server import Running, until_closed
 
 from endx_jax.serving import middleware
 from endx_jax.serving.server import bind

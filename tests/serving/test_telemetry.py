@@ -1,4 +1,4 @@
-from http_server import wait_for
+from helpers import wait_for
 
 
 def test_requests_texts_and_documents_are_counted_and_timed(served):

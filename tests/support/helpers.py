@@ -1,11 +1,13 @@
 """What several test files share: small towers, tokens to feed them, and the shape of a user's error."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
 import os
 import pathlib
+import time
 import traceback
 import types
 import warnings
@@ -15,18 +17,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, Mesh, PartitionSpec
 from tiny_bert import sizes
 
 from endx_jax.batch import Batch, Tokens
 from endx_jax.data.batches.token_tables import TokenTable
 from endx_jax.encoders import ARCHITECTURES
 from endx_jax.encoders.bert import BertConfig
+from endx_jax.encoders.t5 import T5Config
 from endx_jax.errors import EndxError
 from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.index.index import Index
 from endx_jax.models import Projection, TokenEmbedder, Tower, TransformerConfig, TransformerEncoder
+from endx_jax.models.dropout import example_keys
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.pretrained.towers import stored_params
 from endx_jax.training.checkpoints import FOLDER
@@ -35,6 +39,8 @@ from endx_jax.training.checkpoints import FOLDER
 SKIPS = "; data.skip_invalid=True skips such rows"
 
 TINY = BertConfig(vocab_size=50, width=16, layers=2, heads=2, mlp_width=24, positions=32)
+ONE_LAYER = dataclasses.replace(TINY, layers=1)
+T5_SHAPE = T5Config(vocab_size=50, width=8, layers=1, heads=2, head_width=4, mlp_width=12)
 
 
 def tower(
@@ -86,6 +92,11 @@ def padded(rows, length: int) -> Tokens:
     return Tokens(ids=jnp.asarray(ids), mask=jnp.asarray(mask))
 
 
+def row_keys(count: int, step: int = 0, seed: int = 0) -> jax.Array:
+    """The dropout keys of the rows of a step's batch."""
+    return example_keys(jax.random.key(seed, impl="threefry2x32"), jnp.int32(step), count)
+
+
 def pairs_batch(answer_id: Sequence[int], shortest: int = 2, widths: tuple[int, int] = (6, 8)) -> Batch:
     """A batch of random texts of at least `shortest` tokens, padded to the widths of both sides."""
     draw, ids = np.random.default_rng(0), jnp.asarray(answer_id)
@@ -133,6 +144,11 @@ def largest(tree) -> float:
     return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
 
 
+def same(a, b) -> bool:
+    """Tells whether two trees have the same leaves."""
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
 def written(path: pathlib.Path, contents: str | bytes | Sequence[dict]) -> pathlib.Path:
     """Writes a file of text, of bytes, or of rows, as lines of JSON or a table of Parquet; returns its path."""
     if path.suffix == ".parquet" and isinstance(contents, list):
@@ -174,6 +190,14 @@ def status_of_fork(function) -> int:
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def wait_for(condition, seconds=90):
+    """Waits until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
 
 
 class Terminal(io.StringIO):
@@ -256,6 +280,11 @@ def logged_losses(workdir) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in logged_steps(workdir)}
 
 
+def mesh_of(devices: int) -> Mesh:
+    """The mesh of the first devices, with all of them along its axis `data`."""
+    return make_mesh(MeshSettings(), jax.devices()[:devices])
+
+
 def use_devices(monkeypatch, count: int) -> None:
     """Lets runs use the first devices only."""
     monkeypatch.setattr(
@@ -273,7 +302,7 @@ def one_device():
 
 def trained_params(workdir) -> dict:
     """Returns the best parameters of a run."""
-    return jax.device_get(best_params(workdir, read_model(workdir), make_mesh(MeshSettings(), jax.devices()[:1]))[0])
+    return jax.device_get(best_params(workdir, read_model(workdir), mesh_of(1))[0])
 
 
 def whole_and_resumed(config, folder, step: int = 3) -> tuple[dict[int, float], dict[int, float]]:

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from helpers import wait_for
 
 from endx_jax import load
 from endx_jax.experiment import workdir as workdirs
@@ -92,13 +93,6 @@ class Running:
         self.loop.call_soon_threadsafe(self._stopped.set)
         self.thread.join(60)
         assert not self.thread.is_alive()
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def until_closed(connection, drip=b"") -> tuple[float, bytes]:

@@ -14,6 +14,8 @@ NATIVE = {
     "3_Normalize": "sentence_transformers.base.modules.normalize.Normalize",
 }
 POOLING = "sentence_transformers.multi_vector_encoder.modules.token_pooling.HierarchicalTokenPooling"
+# What a folder states of questions that are expanded to a number of tokens.
+FIXED = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
 OVER_TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 DENSE = {"in_features": 16, "out_features": 4, "bias": False}
 DENSE |= {"activation_function": "torch.nn.modules.linear.Identity"}

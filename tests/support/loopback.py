@@ -24,15 +24,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
 NO_API = (b"<html>Log in</html>", b"[1, 2]", b"5", b"null", b'"x"', b"{}", b"")
 
 
-def always(data: bytes) -> type[Handler]:
-    """Returns a handler that sends the same body in response to every request."""
+def always(data: bytes, status: int = 200) -> type[Handler]:
+    """Returns a handler that sends the same status and body in response to every request."""
 
     class Always(Handler):
         def do_GET(self):
             self.rfile.read(int(self.headers["Content-Length"] or 0))
-            self.reply(data, Content_Type="application/json")
+            self.reply(data, status, Content_Type="application/json")
 
-        do_HEAD = do_POST = do_PUT = do_GET
+        do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
     return Always
 

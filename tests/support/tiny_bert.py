@@ -1,5 +1,6 @@
 """A BERT folder small enough for tests: real file formats, random weights, a character-level WordPiece tokenizer."""
 
+import dataclasses
 import json
 import pathlib
 import string
@@ -7,10 +8,16 @@ import string
 import numpy as np
 
 from endx_jax.methods.config import base_config
+from endx_jax.methods.pair import PairSettings
 
 WIDTH, LAYERS, HEADS, POSITIONS, MLP_WIDTH = 32, 1, 2, 64, 64
 WORDS = "the cat sat on a mat dog where is who what in".split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+# The command line that plans a run on the tiny tower, given its folder and the file of pairs.
+PLAN = "plan --config=minilm --config.model.pretrained={bert} --config.data.path={pairs} --config.data.cache="
+PLAN += " --config.data.question_length=24 --config.data.answer_length=24 --config.train.tower_chunk=0"
+PLAN += " --config.train.global_batch_size=16 --config.optimizer.warmup_steps=0 --config.train.steps=5"
 
 
 def vocabulary() -> list[str]:
@@ -105,6 +112,15 @@ def tiny_recipe(pretrained: pathlib.Path, data: pathlib.Path, encoder: str = "")
     config.train.log_every = 1
     config.train.checkpoint_every = 2
     config.train.compilation_cache = ""
+    return config
+
+
+def pair_recipe(pretrained: pathlib.Path, data: pathlib.Path):
+    """A config that trains a pair classifier on the tiny tower for four steps."""
+    config = tiny_recipe(pretrained, data)
+    config.objective = dataclasses.asdict(PairSettings(top=5, questions=8))
+    config.model.update(pooling="first", dropout=0.0, attention_dropout=0.0)
+    config.train.steps = 4
     return config
 
 

@@ -6,7 +6,7 @@ import pathlib
 
 import jax
 import numpy as np
-from helpers import initial_params, random_params, write_files
+from helpers import initial_params, mesh_of, random_params, write_files
 from safetensors.numpy import save_file
 from tiny_bert import sizes, vocabulary, write_tokenizer
 
@@ -19,7 +19,6 @@ from endx_jax.encoders.t5 import T5
 from endx_jax.inference import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.tower import TokenEmbedder, Tower
-from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in
 from endx_jax.pretrained.weights import paths, to_theirs
@@ -78,7 +77,7 @@ def make_model(folder: pathlib.Path, *, question_length=24, answer_length=24, **
     params = initial_params(dual_encoder, chosen, sources, jax.random.key(0))
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda x: np.asarray(x + draw.normal(0, 0.02, x.shape), np.float32), params)
-    encoder = TextEncoder(dual_encoder, processors, make_mesh(MeshSettings(), jax.devices()[:1]))
+    encoder = TextEncoder(dual_encoder, processors, mesh_of(1))
     return EmbeddingModel("a/b/tiny", encoder, params, cosine=chosen.normalize, source=ModelSource(sources))
 
 

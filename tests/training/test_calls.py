@@ -1,7 +1,5 @@
 """Several steps in one call: which of them are joined, and that they are those of as many calls."""
 
-import json
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -13,9 +11,7 @@ from tiny_bert import tiny_recipe
 from endx_jax.experiment.compile_step import compile_and_restore
 from endx_jax.experiment.run import prepare_run, run
 from endx_jax.parallel import to_global
-from endx_jax.training.hooks import Trace
 from endx_jax.training.loop import Hook, TrainSettings, calls, fit
-from endx_jax.training.monitor import Monitor, NonFiniteLoss
 from endx_jax.training.step import Stacked
 
 SETTINGS = TrainSettings(steps_per_call=3, checkpoint_every=10, evaluate_every=4, log_every=1)
@@ -96,59 +92,3 @@ def test_a_run_with_several_steps_per_call_is_the_run_with_one_also_when_it_resu
         # Of another program: the learning rate of the last step differs in its last bit.
         np.testing.assert_allclose([line[name] for line in at_once], [line[name] for line in one_by_one], rtol=1e-6)
     chex.assert_trees_all_close(trained_params(tmp_path), trained_params(trained_workdir), rtol=1e-6)
-
-
-@pytest.fixture
-def monitor(tmp_path, monkeypatch):
-    """A monitor, and the time in a list."""
-    now = [0.0]
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    names = lambda step: [f"question of {step}"]  # noqa: E731
-    return Monitor(tmp_path, SETTINGS, start=0, steps=9, began=-6.0, example_names=names), now
-
-
-def metrics(*losses):
-    others = {"gradient_norm": 1.0, "learning_rate": 0.5, "tokens": 8}
-    return {"loss": np.float32(losses)} | {name: np.full(len(losses), value) for name, value in others.items()}
-
-
-def test_the_steps_of_a_call_share_its_time(monitor, tmp_path):
-    monitor, now = monitor
-    now[0] = 3.0
-    monitor.push(3, metrics(3.0, 2.0, 1.0))
-    monitor.flush()
-    now[0] = 9.0
-    monitor.push(6, metrics(6.0, 5.0, 4.0))
-    monitor.flush()
-    monitor.close()
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["loss"]) for line in lines] == [(1, 3), (2, 2), (3, 1), (4, 6), (5, 5), (6, 4)]
-    # Three steps of 64 pairs in six seconds.
-    assert [line["pairs_per_second"] for line in lines[3:]] == [32.0] * 3
-    assert [line["step_seconds_max"] for line in lines[3:]] == [2.0] * 3
-    assert lines[-1]["goodput"] == 0.4
-
-
-def test_the_step_of_a_call_whose_loss_is_not_finite_is_named(monitor, tmp_path):
-    monitor, now = monitor
-    now[0] = 3.0
-    monitor.push(6, metrics(1.0, np.nan, np.nan))
-    with pytest.raises(NonFiniteLoss, match="at step 5, .* questions question of 5"):
-        monitor.flush()
-    monitor.close()
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"), [(3, [0, "start", 3, "stop", 6, 9]), (8, [0, "start", 8, "stop", 16, 24])]
-)
-def test_a_trace_has_the_first_calls_after_warm_up(tmp_path, monkeypatch, size, expected):
-    events = []
-    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: events.append("start"))
-    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append("stop"))
-    trace = Trace(tmp_path, start=0, steps=3)
-    for first in range(0, 4 * size, size):
-        with trace.step(first):
-            events.append(first)
-        trace.end_step(first + size, np.zeros(()))
-    assert events == expected
-    trace.close()

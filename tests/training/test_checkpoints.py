@@ -14,8 +14,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
-from helpers import flip_a_bit, largest_file, raising
-from http_server import wait_for
+from helpers import flip_a_bit, largest_file, raising, wait_for
 from refusals import check_refusal
 
 from endx_jax.errors import RunInterrupted

@@ -6,7 +6,7 @@ import pytest
 from refusals import check_refusal
 
 from endx_jax.training.loop import TrainSettings
-from endx_jax.training.monitor import Monitor, Pace
+from endx_jax.training.monitor import Monitor, NonFiniteLoss, Pace
 
 
 def make_monitor(workdir, log_every=2, **changes):
@@ -15,8 +15,9 @@ def make_monitor(workdir, log_every=2, **changes):
 
 
 def metrics(loss, gradient_norm=1.0):
-    values = {"loss": loss, "gradient_norm": gradient_norm, "learning_rate": 0.01}
-    return {name: jnp.float32(value) for name, value in values.items()} | {"tokens": jnp.int32(100)}
+    """The metrics of a step, or of the steps of a call with these losses."""
+    values = {"loss": loss, "gradient_norm": gradient_norm, "learning_rate": 0.01, "tokens": 100}
+    return {name: jnp.broadcast_to(jnp.asarray(value), np.shape(loss)) for name, value in values.items()}
 
 
 def test_it_logs_every_so_many_steps_with_throughput(tmp_path, capsys):
@@ -105,6 +106,30 @@ def test_a_wait_for_data_counts_where_the_devices_wait_too(tmp_path, now, ready,
     assert line["step_seconds_p50"] == 5.0
     assert line["data_stall_seconds"] == stalled
     assert line["goodput"] == (5.0 - stalled) / 20.0
+
+
+def test_the_steps_of_a_call_share_its_time(tmp_path, now):
+    monitor = make_monitor(tmp_path, log_every=1, steps=9, began=-6.0)
+    now[0] = 3.0
+    monitor.push(3, metrics([3.0, 2.0, 1.0]))
+    monitor.flush()
+    now[0] = 9.0
+    monitor.push(6, metrics([6.0, 5.0, 4.0]))
+    monitor.flush()
+    monitor.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["loss"]) for line in lines] == [(1, 3), (2, 2), (3, 1), (4, 6), (5, 5), (6, 4)]
+    # Three steps of 8 pairs in six seconds.
+    assert [line["pairs_per_second"] for line in lines[3:]] == [4.0] * 3
+    assert [line["step_seconds_max"] for line in lines[3:]] == [2.0] * 3
+    assert lines[-1]["goodput"] == 0.4
+
+
+def test_the_step_of_a_call_whose_loss_is_not_finite_is_named(tmp_path):
+    monitor = make_monitor(tmp_path)
+    monitor.push(6, metrics([1.0, np.nan, np.nan]))
+    check_refusal(monitor.flush, "at step 5", "questions q5-0", kind=NonFiniteLoss)
+    monitor.close()
 
 
 def test_percentiles_goodput_and_stalls():

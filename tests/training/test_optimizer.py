@@ -12,7 +12,7 @@ from refusals import check_refusal
 
 from endx_jax.parallel import MeshSettings, make_mesh, put, state_shardings
 from endx_jax.parallel.sharding import parameter_paths
-from endx_jax.training.optimizer import OptimizerSettings, make_optimizer, make_schedule
+from endx_jax.training.optimizer import OptimizerSettings, joined_norm, make_optimizer, make_schedule
 
 # A matrix, a bias, a norm, a table and a scalar, each with its own value; 6 + 3 + 2 + 8 + 1 = 20 numbers.
 LAYER = {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 3.0)}
@@ -123,7 +123,7 @@ def trained(optimizer, params, gradients):
     state = jax.jit(optimizer.init)(params)
     for gradient in gradients:
         params, state = step(params, state, gradient)
-    return params
+    return params, state
 
 
 def encoder(depth, seed):
@@ -136,8 +136,8 @@ def encoder(depth, seed):
 def test_it_is_optax_adafactor():
     params = drawn(SHAPES, seed=0) | {"zero": np.zeros(7, np.float32)}  # a size below the smallest scale
     gradients = gradients_of(params)
-    found = trained(make_optimizer(SETTINGS, STEPS, params), params, gradients)
-    chex.assert_trees_all_close(found, trained(THEIRS, params, gradients), rtol=1e-5, atol=1e-7)
+    found, _ = trained(make_optimizer(SETTINGS, STEPS, params), params, gradients)
+    chex.assert_trees_all_close(found, trained(THEIRS, params, gradients)[0], rtol=1e-5, atol=1e-7)
 
 
 def test_frozen_leaves_are_absent():
@@ -147,11 +147,11 @@ def test_frozen_leaves_are_absent():
     sides = {"question": {"encoder": encoder(1, 10)}, "answer": {"encoder": encoder(2, 20)}}
     params = {"dual_encoder": sides, "log_temperature": np.float32(0.5)}
     gradients = gradients_of(params)
-    whole = trained(make_optimizer(SETTINGS, STEPS, params), params, gradients)
+    whole, _ = trained(make_optimizer(SETTINGS, STEPS, params), params, gradients)
     part = freeze(params)
     optimizer = make_optimizer(SETTINGS, STEPS, part)
     assert not [path for path in parameter_paths(optimizer.init(part)) if "question" in path]
-    chex.assert_trees_all_equal(trained(optimizer, part, [freeze(g) for g in gradients]), freeze(whole))
+    chex.assert_trees_all_equal(trained(optimizer, part, [freeze(g) for g in gradients])[0], freeze(whole))
 
 
 def test_a_sharded_update_is_the_whole_one():
@@ -173,3 +173,44 @@ def test_a_sharded_update_is_the_whole_one():
     assert kernel == [(128,), (160,), (1,)]
     assert parts["0/v/encoder/layers_0/mlp_up/bias"] == (160 // 2,)
     assert parts["0/v/encoder/type_embedding"] == (2, 128 // 2)
+
+
+# The norm of joined gradients, and the clipping by it, against optax's of single parameters.
+JOINED = {
+    "encoder": {"mlp_up": {"kernel": (128, 160), "bias": (160,)}, "norm": {"scale": (128,)}},
+    "token_embedder": {"embedding": (7, 5)},
+    "log_temperature": (),
+}
+OF_JOINED = OptimizerSettings(
+    learning_rate=0.1, warmup_steps=2, weight_decay=0.2, multipliers=(("^encoder/", 0.1), ("^(token|log)_", 10.0))
+)
+
+
+def test_the_norm_of_joined_gradients_is_that_of_all_entries():
+    tree = drawn(JOINED, 0) | {"frozen": None}
+    entries = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)]).astype(np.float64)
+    np.testing.assert_allclose(joined_norm(tree), np.sqrt(np.sum(entries**2)), rtol=1e-6)
+    np.testing.assert_allclose(joined_norm(tree), optax.tree.norm(tree), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0])  # of gradients of which none or all are clipped
+@pytest.mark.parametrize("name", ["adamw", "sgd", "adafactor"])
+def test_updates_and_states_are_those_by_the_norm_of_single_parameters(name, scale):
+    settings = dataclasses.replace(OF_JOINED, name=name)
+    given = drawn(JOINED, 0), [drawn(JOINED, 1 + step, scale) for step in range(STEPS)]
+    joined = trained(make_optimizer(settings, STEPS, given[0], joined=True), *given)
+    apart = trained(make_optimizer(settings, STEPS, given[0]), *given)
+    # Of one structure, so that a run resumes on other devices, and from checkpoints of earlier versions.
+    assert jax.tree.structure(joined) == jax.tree.structure(apart)
+    chex.assert_trees_all_close(joined, apart, rtol=1e-5, atol=1e-7)
+    without = trained(make_optimizer(dataclasses.replace(settings, clip_norm=0.0), STEPS, given[0]), *given)
+    same = all(np.allclose(a, b, rtol=1e-5) for a, b in zip(*map(jax.tree.leaves, (joined, without)), strict=True))
+    assert same == (scale < 1)  # the control
+
+
+def test_a_gradient_that_is_not_finite_stays_so():
+    params, settings = drawn(JOINED, 0), dataclasses.replace(OF_JOINED, name="sgd")
+    gradients = drawn(JOINED, 1) | {"log_temperature": jnp.float32(np.inf)}
+    optimizer = make_optimizer(settings, STEPS, params, joined=True)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    assert not np.isfinite(updates["log_temperature"])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from helpers import mesh_of
 from refusals import check_refusal
 
 from endx_jax.batch import Batch, Tokens
@@ -15,7 +16,7 @@ from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower
-from endx_jax.parallel import MeshSettings, make_mesh, state_shardings, to_global
+from endx_jax.parallel import state_shardings, to_global
 from endx_jax.parallel.execution import Execution
 from endx_jax.training.checkpoints import abstract
 from endx_jax.training.compilation import compile_ahead, program_bytes
@@ -47,7 +48,7 @@ def stream(tiny_bert):
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_batches_of_known_shapes_compile_nothing_and_others_do(stream, devices):
-    mesh = make_mesh(MeshSettings(), jax.devices()[:devices])
+    mesh = mesh_of(devices)
     packed, optimizer, model = stream.without_padding(STEPS, shards=devices), optax.sgd(0.1), DualEncoder(TOWER, TOWER)
     objective = DualObjective(model, DualSettings(), Execution(mesh, packed=True))
 
@@ -79,7 +80,7 @@ def test_batches_of_known_shapes_compile_nothing_and_others_do(stream, devices):
 def test_the_logged_learning_rate_is_the_one_of_the_update(stream):
     """SGD with a gradient of 1: each step lowers the parameter by the learning rate that the step logs."""
     settings = OptimizerSettings(name="sgd", learning_rate=1.0, warmup_steps=3, clip_norm=0.0)
-    mesh, params = make_mesh(MeshSettings(), jax.devices()[:1]), {"log_temperature": jnp.array(0.0)}
+    mesh, params = mesh_of(1), {"log_temperature": jnp.array(0.0)}
     optimizer = make_optimizer(settings, 7, params)
     state = TrainState.create(params, optimizer)
     shardings = state_shardings(state, mesh)

@@ -74,3 +74,19 @@ def test_each_process_of_a_host_has_its_own_port_up_to_the_largest(tmp_path, mon
     *_, refused = as_processes(monkeypatch, lambda _: Trace(tmp_path, start=0, steps=0, port=65534), len(hosts))
     assert sorted(ports) == [65534, 65534, 65535]
     check_refusal(raising(refused), "train.profiler_port", "65536", "65,535")
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(3, [0, "start", 3, "stop", 6, 9]), (8, [0, "start", 8, "stop", 16, 24])]
+)
+def test_a_trace_has_the_first_calls_after_warm_up(tmp_path, monkeypatch, size, expected):
+    events = []
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: events.append("start"))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append("stop"))
+    trace = Trace(tmp_path, start=0, steps=3)
+    for first in range(0, 4 * size, size):
+        with trace.step(first):
+            events.append(first)
+        trace.end_step(first + size, jnp.zeros(()))
+    assert events == expected
+    trace.close()

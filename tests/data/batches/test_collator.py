@@ -3,6 +3,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from helpers import same
 from refusals import check_refusal
 
 from endx_jax.data.batches.collator import MOST_POSITIVES, BatchStream, Collator
@@ -33,10 +34,6 @@ def pairs(tiny_bert):
 
 def stream(pairs, **changes):
     return BatchStream(pairs, Collator(pairs), **({"seed": 1, "global_batch_size": 8} | changes))
-
-
-def same(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
 def test_a_batch_is_a_function_of_seed_and_step(pairs):
@@ -91,11 +88,6 @@ def test_batches_groups_and_hard_negatives_that_are_not_there_are_refused(pairs)
     check_refusal(lambda: stream(pairs, global_batch_size=21), "21 pairs", "20 pairs")
     check_refusal(lambda: stream(pairs, group_size=2), "data.group_size", "is 2")
     check_refusal(lambda: stream(pairs, hard_negatives=1), "data.hard_negatives", "is 1")
-
-
-@pytest.mark.parametrize("values", [{"question_length": 2}, {"answer_length": 1}])
-def test_settings_out_of_bounds_are_refused(values):
-    check_refusal(lambda: DataSettings(**values), "data.")
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,13 @@ import textwrap
 import time
 import zipfile
 
-import helpers
 import pytest
+from helpers import write_files
+from refusals import check_refusal
 
 from endx_jax.data import read
 from endx_jax.data.formats import document_files, pdf_files, read_corpus, text_files
 from endx_jax.data.formats.document_files import names_in, split_passages
-
-
-def fill(folder, files):
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
-    return folder
 
 
 def documents(folder):
@@ -31,8 +25,8 @@ def test_a_folder_is_split_into_passages_with_title_and_source(tmp_path):
     <body><h1>Drinks</h1><p>Hot <b>te</b>a,
     cold water.</p><ul><li>one</li><li>two</li></ul></body></html>"""
     markdown = "\ufeffIntro.\r\n\r\n```\r\n# a comment\r\n```\r\n\r\n# Install it\r\n\r\nRun it.\r\n"
-    fill(tmp_path, {"b/page.HTML": page, "a.md": markdown, "b/notes.txt": "Notes.\n\nMore.", ".git/x.md": "hidden"})
-    found, line = documents(tmp_path)
+    files = {"b/page.HTML": page, "a.md": markdown, "b/notes.txt": "Notes.\n\nMore.", ".git/x.md": "hidden"}
+    found, line = documents(write_files(tmp_path, files))
     assert [(d.id, d.text) for d in found] == [
         ("a.md", "Install it Intro.\n\n```\n# a comment\n```\n\nRun it."),
         ("b/notes.txt", "notes Notes.\n\nMore."),
@@ -116,12 +110,12 @@ empty:
     ],
 )
 def test_titles_are_found_and_their_markup_is_not_text(tmp_path, name, text, title, passage):
-    (found,), _ = documents(fill(tmp_path, {name: text}))
+    (found,), _ = documents(write_files(tmp_path, {name: text}))
     assert (found.metadata["title"], found.text) == (title, f"{title} {passage}")
 
 
 def test_fields_of_front_matter_are_metadata(tmp_path):
-    (found,), _ = documents(fill(tmp_path, {"a.md": f"{FRONT}Body."}))
+    (found,), _ = documents(write_files(tmp_path, {"a.md": f"{FRONT}Body."}))
     fields = {"lang": "en", "year": "2020", "draft": False, "description": "Two lines", "source": "a.md"}
     assert found.metadata == fields | {"title": 'Say "hi": it\'s easy'}
 
@@ -129,17 +123,17 @@ def test_fields_of_front_matter_are_metadata(tmp_path):
 def test_a_path_may_be_as_long_as_an_id(tmp_path):
     folder = "/".join(["part-" * 30] * 3)
     files = {f"{folder}/{'é' * n}.md": "x" for n in (20, 28, 29)}  # ids of 496, 512 and 514 bytes
-    found, line = documents(fill(tmp_path, files))
+    found, line = documents(write_files(tmp_path, files))
     assert [len(document.id.encode()) for document in found] == [len(name.encode()) for name in files][:2]
     assert "skipped 1 whose ids, their paths, would have over 512 bytes (such as 'part-" in line
 
 
 def test_what_is_skipped_is_said(tmp_path):
     files = {"a.md": "a", "latin.txt": b"\xe9", "empty.md": "# Title", "x.png": b"", "y.py": "", "large.txt": ""}
-    folder = fill(tmp_path / "docs", files)
+    folder = write_files(tmp_path / "docs", files)
     os.truncate(folder / "large.txt", text_files.MOST + 1)
     lfs = "version https://git-lfs.github.com/spec/v1"
-    fill(folder, {"line\nbreak.md": "text", "old.pdf": b"no PDF", "lfs.md": lfs})
+    write_files(folder, {"line\nbreak.md": "text", "old.pdf": b"no PDF", "lfs.md": lfs})
     os.symlink("nothing", folder / "link.md")
     os.mkfifo(folder / "pipe.md")
     found, line = documents(folder)
@@ -158,7 +152,7 @@ def test_what_is_skipped_is_said(tmp_path):
 
 
 def test_links_are_read_once(tmp_path):
-    fill(tmp_path, {"map/..2026/a.md": "a", "hub/blobs/1f3a": "a", "other/b.md": "b", "docs/a.md": "a"})
+    write_files(tmp_path, {"map/..2026/a.md": "a", "hub/blobs/1f3a": "a", "other/b.md": "b", "docs/a.md": "a"})
     os.symlink("..2026", tmp_path / "map" / "..data")
     os.symlink("..data/a.md", tmp_path / "map" / "a.md")
     (tmp_path / "hub" / "abc").mkdir()
@@ -190,11 +184,11 @@ def test_links_are_read_once(tmp_path):
 def test_declared_encodings_are_used(tmp_path, head, encoding):
     text = "水" if "jp" in encoding else "é"
     name = "a.rst" if head.startswith("..") else "a.html"
-    (found,), _ = documents(fill(tmp_path, {name: f"{head}{text}".encode(encoding)}))
+    (found,), _ = documents(write_files(tmp_path, {name: f"{head}{text}".encode(encoding)}))
     assert found.text in (f"a {text}", f"a metadata:a/b,c {text}")
     for declared in ("punycode", "nope", "utf-8"):
-        with helpers.one_line_error("1 that are not UTF-8: save it"):
-            documents(fill(tmp_path, {name: b"<meta charset=%s>\xe9" % declared.encode()}))
+        (tmp_path / name).write_bytes(b"<meta charset=%s>\xe9" % declared.encode())
+        check_refusal(lambda: documents(tmp_path), "1 that are not UTF-8: save it")
 
 
 IMAGE = "data:image/png;base64," + "x7+/" * 1000
@@ -216,7 +210,7 @@ IMAGE = "data:image/png;base64," + "x7+/" * 1000
     ],
 )
 def test_data_in_a_text_makes_no_passages(tmp_path, name, text):
-    (found,), _ = documents(fill(tmp_path, {name: f"{text}\n\nNext."}))
+    (found,), _ = documents(write_files(tmp_path, {name: f"{text}\n\nNext."}))
     assert len(found.text) < 60
     assert "photo" in found.text
 
@@ -259,7 +253,7 @@ def test_any_text_is_split_in_linear_time(part):
 
 def test_rows_and_lines_of_html_stay_together(tmp_path):
     rows = "".join(f"<tr><td><p>Pump {n}</p></td>\n<td>{n} euro</td></tr>" for n in range(100))
-    found, _ = documents(fill(tmp_path, {"a.html": f"<table>{rows}</table><pre>a = 1\n  b = 2</pre>"}))
+    found, _ = documents(write_files(tmp_path, {"a.html": f"<table>{rows}</table><pre>a = 1\n  b = 2</pre>"}))
     lines = [" ".join(line.split()) for one in found for line in one.text.removeprefix("a ").split("\n\n")]
     assert (lines[:-1], found[-1].text[-13:]) == ([f"Pump {n} {n} euro" for n in range(100)], "a = 1\n  b = 2")
 
@@ -284,7 +278,7 @@ def test_broken_markup_takes_linear_time(tmp_path):
     parts += ["\n ", "# a\n\n", "```", "a\n=\n", "---\na:", ".. a\n\n", "]\n", "\n\n----\n....", "::[", '+++\na="""\n']
     endings = (".html", ".md", ".rst", ".adoc")
     files = {f"{n}{ending}": part * 10_000 for n, part in enumerate(parts) for ending in endings}
-    fill(tmp_path, files | {"colons.md": "# " + ":" * 100_000})
+    write_files(tmp_path, files | {"colons.md": "# " + ":" * 100_000})
     began = time.process_time()
     assert "skipped" in documents(tmp_path)[1]
     assert time.process_time() - began < 3  # 0.3 s; with `HTMLParser.close` 5 s
@@ -292,11 +286,11 @@ def test_broken_markup_takes_linear_time(tmp_path):
 
 def test_pdf_is_read_with_its_extra_and_skipped_without(tmp_path, monkeypatch):
     pypdf = pytest.importorskip("pypdf")
-    fill(tmp_path, {"a.pdf": pdf("Zebras are striped.")})
+    write_files(tmp_path, {"a.pdf": pdf("Zebras are striped.")})
     assert pypdf.PdfReader(tmp_path / "a.pdf").pages[0].extract_text().strip() == "Zebras are striped."
     assert [(d.id, d.text) for d in documents(tmp_path)[0]] == [("a.pdf", "a Zebras are striped.")]
     monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
-    fill(tmp_path, {"a.pdf": pdf("text"), "b.md": "b"})
+    write_files(tmp_path, {"a.pdf": pdf("text"), "b.md": "b"})
     assert documents(tmp_path)[1].endswith(
         "1 in PDF, which needs pip install -e \".[documents]\" in the checkout of endx_jax (such as 'a.pdf')"
     )
@@ -306,13 +300,13 @@ def test_pdf_that_takes_too_much_time_or_memory_is_named_and_left_out(tmp_path, 
     pytest.importorskip("pypdf")
     monkeypatch.setattr(pdf_files, "SECONDS", 1.5)  # of the processor; importing pypdf takes up to 0.5
     monkeypatch.setattr(pdf_files, "SECONDS_PER_MB", 0)
-    fill(tmp_path, {"bomb.pdf": pdf("a) Tj (" * 400_000), "good.pdf": pdf("Zebras are striped."), "none.pdf": "%PDF"})
-    found, line = documents(tmp_path)
+    files = {"bomb.pdf": pdf("a) Tj (" * 400_000), "good.pdf": pdf("Zebras are striped."), "none.pdf": "%PDF"}
+    found, line = documents(write_files(tmp_path, files))
     assert [d.id for d in found] == ["good.pdf"]
     assert "skipped 1 that take too much time or memory as PDF: convert them to text" in line
     assert "(such as 'bomb.pdf'), 1 that can't be read as PDF (such as 'none.pdf')" in line
     monkeypatch.setattr(pdf_files, "MOST_MEMORY", 10_000_000)
-    fill(tmp_path / "small", {"a.pdf": pdf("text"), "b.md": "b"})
+    write_files(tmp_path / "small", {"a.pdf": pdf("text"), "b.md": "b"})
     assert documents(tmp_path / "small")[1].endswith("as PDF: convert them to text (such as 'a.pdf')")
 
 
@@ -403,14 +397,12 @@ def pdf(text):
 
 def test_folders_of_data_are_no_folders_of_documents(tmp_path):
     names = ("README.md", "LICENSE.txt", "CHANGES.md")
-    folder = fill(tmp_path / "data", {"pairs.csv": "question,answer\nq,a\n", **dict.fromkeys(names, "")})
+    folder = write_files(tmp_path / "data", {"pairs.csv": "question,answer\nq,a\n", **dict.fromkeys(names, "")})
     assert not names_in(str(folder))
     assert read(folder).questions == ("q",)
-    fill(tmp_path / "docs", {"table.csv": "a,b\n", **{f"{n}.md": "x" for n in range(4)}})
+    write_files(tmp_path / "docs", {"table.csv": "a,b\n", **{f"{n}.md": "x" for n in range(4)}})
     assert len(documents(tmp_path / "docs")[0]) == 4
-    reason = "only reading-comprehension data can be split into answers"
-    with helpers.one_line_error(reason):
-        read_corpus(tmp_path / "docs", pool="answers")
+    check_refusal(lambda: read_corpus(tmp_path / "docs", pool="answers"), "only reading-comprehension data")
 
 
 @pytest.mark.parametrize(
@@ -418,10 +410,7 @@ def test_folders_of_data_are_no_folders_of_documents(tmp_path):
     [("docs", "docs"), ("docs/*.md", "docs"), ("docs/a.md", "docs/a.md"), ("docs/c.txt", "docs/c.txt")],
 )
 def test_documents_given_for_pairs_are_refused_with_what_to_do(tmp_path, path, corpus):
-    fill(tmp_path / "docs", {"a.md": "a", "b.md": "b", "c.txt": "c"})
-    with helpers.one_line_error(
-        f"{tmp_path}/{path}".replace("*", r"\*") + " holds documents, which have no questions: search them with `endx "
-        f"serve --model=all-MiniLM-L6-v2 --corpus={tmp_path}/{corpus}`, make questions for them with `endx generate`, "
-        "or give questions with answers, such as a CSV file"
-    ):
-        read(tmp_path / path)
+    write_files(tmp_path / "docs", {"a.md": "a", "b.md": "b", "c.txt": "c"})
+    serving = f"`endx serve --model=all-MiniLM-L6-v2 --corpus={tmp_path}/{corpus}`"
+    remedies = f"search them with {serving}", "`endx generate`", "give questions with answers"
+    check_refusal(lambda: read(tmp_path / path), f"{tmp_path}/{path} holds documents", *remedies)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import logged_steps
-from tiny_bert import tiny_recipe, write_tiny_bert
+from tiny_bert import write_tiny_bert
 
 import endx_jax
 from endx_jax.data.batches.collator import BatchStream, Pairs
@@ -67,15 +67,14 @@ def test_scores_of_a_teacher_are_those_of_the_batch_s_pairs():
 
 
 @pytest.mark.slow
-def test_a_run_with_everything_at_once(tmp_path, tiny_bert, pairs_csv):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.data.cache = str(tmp_path / "cache")
-    config.train.steps = 2
+def test_a_run_with_everything_at_once(tmp_path, bert_config):
+    bert_config.data.cache = str(tmp_path / "cache")
+    bert_config.train.steps = 2
     guide = str(write_tiny_bert(tmp_path / "guide"))
     contrastive = ContrastiveSettings(ceiling=(1.0, 0.05), guide=guide, answer_frequencies=True)
     settings = DualSettings(matryoshka_dims=(8, 4), matryoshka_weights=(1.0, 0.5), contrastive=contrastive)
-    config.objective = dataclasses.asdict(settings)
-    run(config, tmp_path / "run")
+    bert_config.objective = dataclasses.asdict(settings)
+    run(bert_config, tmp_path / "run")
     for line in logged_steps(tmp_path / "run"):
         prefixes = [line[f"prefix_loss/{width}"] for width in (4, 8)]
         np.testing.assert_allclose(line["loss"], np.dot((0.5, 1), prefixes), rtol=1e-5)

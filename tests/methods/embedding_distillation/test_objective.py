@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import drawn, pairs_batch
+from helpers import drawn, mesh_of, pairs_batch
 
 from endx_jax.losses import Guide
 from endx_jax.methods.embedding_distillation import EmbeddingDistillationObjective, EmbeddingDistillationSettings
 from endx_jax.models import SIDES, DualEncoder, TokenEmbedder, Tower
 from endx_jax.models.static import NoEncoder
-from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh
+from endx_jax.parallel import batch_sharding
 from endx_jax.parallel.execution import Execution
 
 B, WIDTH = 16, 16
@@ -61,7 +61,7 @@ def test_the_loss_is_the_mean_over_texts(loss):
 
 def test_devices_and_chunks_change_nothing():
     (expected, _), gradients = compute(loss="cosine")
-    mesh = make_mesh(MeshSettings(), jax.devices()[:8])
+    mesh = mesh_of(8)
     placed = jax.device_put(BATCH, batch_sharding(mesh))
     (found, _), other = compute(placed, Execution(mesh, tower_chunk=1, loss_tile=2), loss="cosine")
     np.testing.assert_allclose(found, expected, rtol=1e-5)

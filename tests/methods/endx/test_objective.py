@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from helpers import drawn, largest, pairs_batch, without_metrics
+from helpers import drawn, largest, mesh_of, pairs_batch, without_metrics
 from tiny_vae import VOCABULARY, WIDTH, Encoder
 
 from endx_jax import losses
@@ -18,7 +18,6 @@ from endx_jax.methods.endx import EndxObjective, EndxSettings
 from endx_jax.models import DualEncoder, MultiHopAttention, Projection, TokenEmbedder, Tower
 from endx_jax.models.dropout import example_keys, fold
 from endx_jax.models.sharing import SHARINGS
-from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.step import TrainState, merge_frozen, split_frozen
@@ -266,7 +265,7 @@ def test_a_shared_encoder_sees_one_dropout_mask():
 
 def test_cutting_the_work_up_changes_nothing():
     objective, params, (expected, _) = of_equation_13(False)
-    mesh = make_mesh(MeshSettings(), jax.devices()[:2])  # four rows a device, in two chunks
+    mesh = mesh_of(2)  # four rows a device, in two chunks
     cut = objective.for_run(Execution(mesh, tower_chunk=3, loss_tile=3), steps_per_epoch=1.0)
     found = jax.jit(cut)(params, BATCH, RNG, STEP)
     chex.assert_trees_all_close(found, expected, rtol=5e-5)

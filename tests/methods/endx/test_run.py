@@ -66,8 +66,7 @@ def test_nothing_of_the_teacher_is_left_at_inference(workdir):
 
 
 @pytest.mark.slow
-def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path, tiny_bert, pairs_csv):
-    config = tiny_recipe(tiny_bert, pairs_csv, encoder="none")
+def test_a_teacher_of_another_run_is_taken_and_stays_as_it_is(workdir, tmp_path, config):
     config.model.pooling = "multi_hop"
     options = {"cross_heads": 2, "teacher_from": str(workdir), "teacher_frozen": True}
     config.objective = dataclasses.asdict(EndxSettings(**options))
@@ -105,9 +104,8 @@ def test_the_teacher_is_the_best_by_its_own_run_s_metric_in_a_folder_at_home(tmp
     np.testing.assert_array_equal(found["bias"], 1)
 
 
-def test_epochs_are_counted_in_parts_of_batches(tiny_bert, pairs_csv, tmp_path):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    found = prepare_run(config, tmp_path)
+def test_epochs_are_counted_in_parts_of_batches(bert_config, tmp_path):
+    found = prepare_run(bert_config, tmp_path)
     assert found.plan.objective.steps_per_epoch == len(found.plan.stream.pairs) / 16
     assert len(found.plan.stream.pairs) % 16
 

@@ -1,11 +1,10 @@
 import dataclasses
 import json
 
-import jax
 import numpy as np
 import pytest
-from helpers import one_line_error, trained_params, written
-from late_folders import NATIVE, POOLING, write_json, write_multi_vector
+from helpers import mesh_of, trained_params, written
+from late_folders import FIXED, NATIVE, POOLING, write_json, write_multi_vector
 from refusals import check_refusal
 from tiny_bert import WORDS, tiny_recipe
 
@@ -17,7 +16,6 @@ from endx_jax.experiment.saved_model import load_pair_scorer, read_model
 from endx_jax.methods.late import LateSettings
 from endx_jax.models.lora import is_adapter
 from endx_jax.models.token_embeddings import TokenSettings
-from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.sharding import parameter_paths
 
 DRAW = np.random.default_rng(0)
@@ -66,11 +64,10 @@ def test_the_model_is_evaluated_by_maxsim(workdir, config):
 @pytest.mark.parametrize("pooling", ["", "tokens"])
 def test_a_published_model_is_trained_with_its_expansion_and_skip_list(config, pooling, tmp_path):
     config = config.copy_and_resolve_references()
-    expansion = {"strategy": "fixed", "attend": False, "token": None, "length": 12}
     folder = write_multi_vector(
         tmp_path / "published",
         modules=NATIVE | {"4_Pooling": POOLING},
-        transformer={"query_expansion": expansion},
+        transformer={"query_expansion": FIXED},
         mask={"skiplist_words": [".", "?"]},
     )
     write_json(folder / "4_Pooling" / "config.json", {"pool_factor": 3})
@@ -91,7 +88,7 @@ def test_adapters_and_the_projection_learn(config, tmp_path):
     before, after = map(parameter_paths, (found.initial_params(), params))
     changed = {path for path, leaf in after.items() if not np.array_equal(leaf, np.asarray(before[path]))}
     assert changed == {path for path in after if is_adapter(path) or path.endswith("/projection/kernel")}
-    texts, mesh = ["where is the cat", "a mat"], make_mesh(MeshSettings(), jax.devices()[:1])
+    texts, mesh = ["where is the cat", "a mat"], mesh_of(1)
     expected = found.text_encoder(mesh)(params["dual_encoder"], "question", texts)
     for embedded, own in zip(endx_jax.load(tmp_path).encode_query(texts), expected, strict=True):
         np.testing.assert_allclose(embedded, own, atol=2e-6)
@@ -107,11 +104,9 @@ def test_the_index_of_a_run_is_searched_by_tokens(workdir, capsys):
 
 
 def test_what_needs_one_vector_for_each_text_is_refused(workdir, config, tmp_path):
-    index = f"--index={workdir}/index.sqlite"
-    with one_line_error("has an embedding for each token, and mining needs one vector for each text"):
-        mine.main([index, f"--data={config.data.path}", f"--output={tmp_path}/mined"])
-    with one_line_error("has an embedding for each token, and the evaluation of an index needs one vector"):
-        evaluate.main([index, f"--data={config.data.path}", f"--output={tmp_path}/evaluated"])
+    arguments = [f"--index={workdir}/index.sqlite", f"--data={config.data.path}", f"--output={tmp_path}/new"]
+    check_refusal(lambda: mine.main(arguments), "an embedding for each token", "mining needs one vector for each text")
+    check_refusal(lambda: evaluate.main(arguments), "an embedding for each token", "evaluation of an index needs one")
 
 
 @pytest.mark.parametrize("embeddings", [False, True])

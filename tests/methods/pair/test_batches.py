@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from helpers import token_table
+from helpers import same, token_table
 
 from endx_jax.data.batches.collator import MOST_POSITIVES, BatchStream
 from endx_jax.data.sets.records import RetrievalSet
@@ -77,10 +77,6 @@ def test_missing_wrong_answers_are_masked(pairs):
     own = np.broadcast_to(answer_id[:, None], batch.where.shape)
     assert (answers_of(pairs, batch) == own)[~batch.where].all()
     assert stream(pairs, negatives=0, hard_negatives=1)[0].where.shape == (B, 2)  # hard ones are enough
-
-
-def same(a, b):
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
 def test_a_batch_is_a_function_of_seed_step_and_row(pairs):

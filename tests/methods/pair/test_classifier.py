@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import padded, random_params, texts, tower
+from helpers import mesh_of, padded, random_params, texts, tower
 
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.pair.batches import join_texts
@@ -15,7 +15,6 @@ from endx_jax.methods.pair.classifier import PairClassifier, Pooler
 from endx_jax.methods.pair.evaluator import ClassifierScorer
 from endx_jax.models import DualEncoder
 from endx_jax.models.pooling import first
-from endx_jax.parallel import MeshSettings, make_mesh
 
 QUESTIONS = ["where is the cat?", "who sat [SEP] on a mat", "🙂", ""]
 ANSWERS = ["the cat sat on the mat.", "a dog, where is a dog", "in"]
@@ -87,7 +86,7 @@ def test_scores_come_in_the_order_of_the_pairs_whatever_their_lengths(tiny_bert,
     params, answers = draw(module), [*ANSWERS, "the dog sat " * 9, "in a mat on a mat"]
     rows = np.random.default_rng(0).permutation(np.indices((len(QUESTIONS), len(answers))).reshape(2, -1).T)
     rows = np.concatenate([rows, rows[:3]])
-    scorer = ClassifierScorer(module, processors, make_mesh(MeshSettings(), jax.devices()[:devices]))
+    scorer = ClassifierScorer(module, processors, mesh_of(devices))
     found = scorer({"dual_encoder": params[0], "pair": params[1]}, QUESTIONS, answers)(rows)
     assert found.shape == (23,)
     np.testing.assert_allclose(found[-3:], found[:3], atol=1e-5)

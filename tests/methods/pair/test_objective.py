@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import padded, random_params, texts, without_metrics
+from helpers import mesh_of, padded, random_params, texts, without_metrics
 
 from endx_jax import losses
 from endx_jax.batch import Tokens
@@ -18,7 +18,7 @@ from endx_jax.methods.pair.batches import PairBatch
 from endx_jax.models import DualEncoder, TokenEmbedder, Tower, TransformerEncoder
 from endx_jax.models.dropout import example_keys, fold
 from endx_jax.models.pooling import first
-from endx_jax.parallel import MeshSettings, batch_sharding, make_mesh
+from endx_jax.parallel import batch_sharding
 from endx_jax.parallel.execution import Execution
 
 pair_binary = without_metrics(losses.pair_binary)
@@ -87,7 +87,7 @@ def test_the_loss_is_of_the_scores_of_all_pairs(batch, uncut):
 def test_devices_chunks_and_packing_change_nothing(batch, uncut):
     (objective, params), (_, _, ((loss, _), gradient), _) = build(loss="softmax"), uncut
     assert np.abs(gradient["dual_encoder"]["shared"]["encoder"]["type_embedding"]).min() > 0
-    mesh, lengths = make_mesh(MeshSettings(), jax.devices()[:4]), {"pairs": batch.pairs.mask.sum(-1)}
+    mesh, lengths = mesh_of(4), {"pairs": batch.pairs.mask.sum(-1)}
     execution = Execution(mesh, 3, packed=True)
     division = {"shards": 4, "chunks": execution.chunks(B), "steps": 10**9}
     packing = PackingPlan.from_batches([lengths], {"pairs": LENGTH}, **division).choose(lengths)["pairs"]

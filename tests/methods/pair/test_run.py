@@ -1,13 +1,12 @@
 """A run of a pair classifier end to end, and what can be done with it."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 from helpers import logged_losses, use_devices, written
 from refusals import check_refusal
-from tiny_bert import tiny_recipe, write_tiny_bert
+from tiny_bert import pair_recipe, write_tiny_bert
 
 import endx_jax
 from endx_jax.data.sets.splits import limit_questions
@@ -16,17 +15,12 @@ from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.experiment.workdir import read_config
 from endx_jax.methods.config import load_recipe
-from endx_jax.methods.pair import PairSettings
 from endx_jax.models.products import product_dtype
 
 
 @pytest.fixture
 def config(tiny_bert, pairs_csv):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.objective = dataclasses.asdict(PairSettings(top=5, questions=8))
-    config.model.update(pooling="first", dropout=0.0, attention_dropout=0.0)
-    config.train.steps = 4
-    return config
+    return pair_recipe(tiny_bert, pairs_csv)
 
 
 def test_it_trains_stops_goes_on_validates_and_reports(pair_workdir):

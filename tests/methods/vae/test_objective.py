@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import largest, pairs_batch, random_params
+from helpers import largest, mesh_of, pairs_batch, random_params
 from tiny_vae import LATENT, SETTINGS, build
 
 from endx_jax.methods.vae import COLLAPSED, collapsed
 from endx_jax.methods.vae.decoders import DECODERS, Deviation
 from endx_jax.models.dropout import example_keys
 from endx_jax.numerics import l2_normalize
-from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.execution import Execution
 
 B = 8
@@ -118,14 +117,10 @@ def test_parameters_that_learn_from_the_answers_words(batch, decodes):
 def test_cutting_the_work_up_changes_nothing(batch):
     settings = dataclasses.replace(SETTINGS, decoder="reminded_gru", word_share=0.6, match="mse")
     objective, params = build(settings, sharing="sde")
-    mesh = make_mesh(MeshSettings(), jax.devices()[:2])
+    mesh = mesh_of(2)
     cut = dataclasses.replace(objective, execution=Execution(mesh, tower_chunk=3, loss_tile=3))
-
-    def compute(objective):
-        quickly = {"xla_backend_optimization_level": 0}
-        return jax.jit(jax.value_and_grad(objective, has_aux=True), compiler_options=quickly)(params, batch, RNG, STEP)
-
-    expected, found = compute(objective), compute(cut)
+    computed = (jax.jit(jax.value_and_grad(each, has_aux=True))(params, batch, RNG, STEP) for each in (objective, cut))
+    expected, found = computed
     chex.assert_trees_all_close(found[0], expected[0], rtol=2e-5)
     chex.assert_trees_all_close(found[1], expected[1], atol=1e-5 * largest(expected[1]))
 

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from helpers import logged_steps, trained_params
-from tiny_bert import tiny_recipe
 
 import endx_jax
 from endx_jax.experiment.run import run
@@ -16,17 +15,16 @@ from endx_jax.parallel import MeshSettings, make_mesh
 
 
 @pytest.mark.slow
-def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, tiny_bert, pairs_csv):
-    config = tiny_recipe(tiny_bert, pairs_csv)
-    config.model.encoder, config.model.new_encoder.width, config.model.projection = "gru", 8, 6
-    config.objective = dataclasses.asdict(
+def test_a_cross_vae_from_its_first_step_to_its_use(tmp_path, bert_config):
+    bert_config.model.encoder, bert_config.model.new_encoder.width, bert_config.model.projection = "gru", 8, 6
+    bert_config.objective = dataclasses.asdict(
         VaeSettings(decoder_width=8, anneal_epochs=0.0, anneal_steps=4, initial_deviation=0.1)
     )
-    config.train.tower_chunk, config.train.steps, config.train.stop_at_step = 1, 4, 2
-    config.evaluation.batch_size = 6  # which does not divide over the eight devices
-    assert run(config, tmp_path) is None
-    config.train.stop_at_step = 0
-    run(config, tmp_path)
+    bert_config.train.tower_chunk, bert_config.train.steps, bert_config.train.stop_at_step = 1, 4, 2
+    bert_config.evaluation.batch_size = 6  # which does not divide over the eight devices
+    assert run(bert_config, tmp_path) is None
+    bert_config.train.stop_at_step = 0
+    run(bert_config, tmp_path)
     lines = logged_steps(tmp_path)
     assert [line["kl_weight"] for line in lines] == [0, 0.25, 0.5, 0.75]
     for line in lines:
