@@ -223,7 +223,8 @@ def _exponentials_forward(scores, dtype):
 
 def _exponentials_backward(dtype, weights, gradients):
     of_weights, of_total = gradients
-    return ((of_weights.astype(of_total.dtype) + of_total) * weights,)
+    wide = of_total.dtype
+    return ((of_weights.astype(wide) + of_total) * weights.astype(wide),)
 
 
 _exponentials.defvjp(_exponentials_forward, _exponentials_backward)
