@@ -333,22 +333,23 @@ class Reuse:
 
     def encode(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> tuple[Embeddings, int]:
         """Returns the embeddings of n texts, and how many were not in the older index and had to be encoded."""
-        rows = {n: row for n, text in enumerate(texts) if (row := self._rows.get(_digest(text))) is not None}
-        missing = [n for n in range(len(texts)) if n not in rows]
-        parts = [self._stored([*rows.values()])] if rows else []
-        parts += [encode([texts[n] for n in missing])] if missing else []
-        order = np.argsort(np.array([*rows, *missing], int))
+        rows = [self._rows.get(_digest(text), 0) for text in texts]
+        found, parts = self._stored(rows)  # without those that were deleted since the texts were read
+        places = {row: n for n, row in enumerate(found)}
+        missing = [text for text, row in zip(texts, rows, strict=True) if row not in places]
+        parts += [encode(missing)] if missing else []
+        new = itertools.count(len(found))
+        order = np.array([places[row] if row in places else next(new) for row in rows], int)
         return take(concatenate(parts), order), len(missing)
 
-    def _stored(self, rows: Sequence[int]) -> Embeddings:
-        """Returns embeddings or token vectors of rows in their order; rows may occur twice."""
+    def _stored(self, rows: Sequence[int]) -> tuple[list[int], list[Embeddings]]:
+        """Returns those of the rows that the index has, and their embeddings or token vectors in this order."""
         if [*self._store.rows("SELECT 1 FROM tokens LIMIT 1")]:
-            found = self._store.token_vectors(rows)
-            return RaggedVectors.of([found[row] for row in rows])
+            vectors = self._store.token_vectors(rows)
+            return [*vectors], [RaggedVectors.of([*vectors.values()])] if vectors else []
         parts = [*self._store.embeddings(f"row IN {LISTED}", json.dumps(rows))]
-        places = np.searchsorted(np.concatenate([part.rows for part in parts]), rows)
         stored = [p.embeddings if p.scales is None else Quantized(p.embeddings, p.scales) for p in parts]
-        return take(concatenate(stored), places)
+        return [row for part in parts for row in part.rows.tolist()], stored
 
 
 def _digest(text: str) -> bytes:

@@ -207,10 +207,18 @@ def test_embeddings_of_unchanged_texts_are_taken_over(tmp_path, encode):
         texts.extend(some)
         return encode(some)
 
-    run(tmp_path / "new", info, noting, new, Reuse(tmp_path / "old", info))
-    assert texts == ["another", "text"]
     run(tmp_path / "afresh", info, encode, new)
-    assert contents(tmp_path / "new") == contents(tmp_path / "afresh")
+    for name, deleted, encoded in (
+        ("new", [], ["another", "text"]),
+        ("later", ["d20", "d21"], ["text 21", "text 20", "another", "text"]),
+        ("last", [f"d{n}" for n in range(23)], [document.text for document in new]),
+    ):
+        texts.clear()
+        reuse = Reuse(tmp_path / "old", info)
+        Index(tmp_path / "old").delete(deleted, missing_ok=True)  # after the index was opened
+        run(tmp_path / name, info, noting, new, reuse)
+        assert texts == encoded
+        assert contents(tmp_path / name) == contents(tmp_path / "afresh")
 
 
 def test_embeddings_of_another_model_are_not_taken_over(tmp_path):
