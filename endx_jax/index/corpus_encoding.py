@@ -122,7 +122,7 @@ def encode_corpus(
         say(f"{len(shard_range(info)) - left:,} of them are encoded already")
     say(f"encoding {counted(left, text)}; programs are compiled the first time only")
     started = time.monotonic()
-    encoded = _encode_with(model, encoding, path, info, read(), older)
+    encoded = _encode_with(model, encoding, path, info, unchanged(read(), surveyed), older)
     seconds = time.monotonic() - started
     reused = f", took over {left - encoded:,} of {reuse}" if reuse else ""
     say(f"encoded {counted(encoded, text)}{reused} in {seconds:,.0f} s, {left / seconds:,.0f} a second")
@@ -168,7 +168,7 @@ class Survey:
     Attributes:
       documents: number of texts: documents that are not split, and passages.
       empty: number of documents without text.
-      sha256: hash of ids and numbers of passages, texts, metadata and known questions, in order.
+      hashes: of names, texts, metadata and known questions, up to every `STEP`-th document and the last one.
       language: language of the texts.
       first: texts of the first documents.
       questions: number of known questions.
@@ -177,11 +177,16 @@ class Survey:
 
     documents: int
     empty: int
-    sha256: str
+    hashes: tuple[str, ...]
     language: str
     first: tuple[str, ...]
     questions: int = 0
     split: bool = False
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the whole corpus."""
+        return self.hashes[-1]
 
     def __str__(self) -> str:
         known = f" with {self.questions:,} known questions" if self.questions else ""
@@ -192,22 +197,46 @@ def survey(documents: Iterable[Document]) -> Survey:
     """Reads a whole corpus, so that errors in it are raised before anything is encoded."""
     digest, count, empty, known, split = hashlib.sha256(), 0, 0, 0, False
     first: list[str] = []
+    hashes: list[str] = []
 
     def read() -> Iterator[str]:
         nonlocal count, empty, known, split
         for document in documents:
-            contents = [document.name, document.text, sorted(document.metadata.items()), *document.questions]
-            digest.update(json.dumps(contents, ensure_ascii=False).encode() + b"\n")
+            digest.update(_contents(document))
             count += 1
             empty += not document.text
             known += len(document.questions)
             split |= document.passage > 0
             if len(first) < SAMPLE:
                 first.append(document.text)
+            if count % STEP == 0:
+                hashes.append(digest.hexdigest())
             yield document.text
 
     language = detect(read())
-    return Survey(count, empty, digest.hexdigest(), language, tuple(first), known, split)
+    return Survey(count, empty, (*hashes, digest.hexdigest()), language, tuple(first), known, split)
+
+
+def unchanged(documents: Iterable[Document], corpus: Survey) -> Iterator[Document]:
+    """Yields the documents of a corpus that was surveyed, without those that were appended since.
+
+    Raises:
+      EndxError: others than in the survey are read; none of them is yielded.
+    """
+    digest, stream = hashlib.sha256(), itertools.islice(documents, corpus.documents)
+    for expected in corpus.hashes:
+        part = [*itertools.islice(stream, STEP)]
+        for document in part:
+            digest.update(_contents(document))
+        if digest.hexdigest() != expected:
+            raise EndxError("the corpus has changed since it was first read; restore it, or encode it again")
+        yield from part
+
+
+def _contents(document: Document) -> bytes:
+    """Returns what is hashed of a document."""
+    contents = [document.name, document.text, sorted(document.metadata.items()), *document.questions]
+    return json.dumps(contents, ensure_ascii=False).encode() + b"\n"
 
 
 def encoding_of(
@@ -285,7 +314,7 @@ def encode_missing(
     Args:
       path: file that `begin_index` prepared.
       info: description of the index.
-      documents: the whole corpus, in its order.
+      documents: the whole corpus, in its order, such as `unchanged` yields it.
       encode: returns the embeddings of texts, of the index's width and precision.
       encode_question: returns those of known questions; needed if there are any.
       reuse: embeddings of texts that need not be encoded; known questions are always encoded.
@@ -296,14 +325,12 @@ def encode_missing(
 
     Raises:
       InUse: another process writes to the file.
-      EndxError: the corpus has fewer documents than before, or the file can't be written.
+      EndxError: the file can't be written.
     """
     wanted, done = shard_range(info), begin_index(path, info)
     stream = itertools.islice(documents, wanted.start + done, wanted.stop)
     for start in range(done, len(wanted), step):
         part = list(itertools.islice(stream, step))
-        if len(part) < min(step, len(wanted) - start):
-            raise EndxError("the corpus is shorter than when it was first read; restore it, or encode it again")
         texts = [document.text for document in part]
         embeddings, encoded = reuse.encode(texts, encode) if reuse else (encode(texts), len(texts))
         asked = [question for document in part for question in document.questions]

@@ -174,6 +174,13 @@ def test_what_token_vectors_do_not_allow_is_named(late, tmp_path):
     check_refusal(lambda: publish(Index(path), milvus, "documents"), str(path), "token vectors", "encode_document")
 
 
+def test_a_corpus_that_changes_between_its_two_readings_is_named(late, tmp_path, monkeypatch):
+    model, corpus, _ = late
+    readings = [[Document("a", text)] for text in ("cat", "dog")]
+    monkeypatch.setattr("endx_jax.index.corpus_encoding.read_corpus", lambda *_, **__: readings.pop(0))
+    check_refusal(lambda: encode_corpus(model.name, corpus, tmp_path / "new"), "changed", "encode it again")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
