@@ -1,5 +1,6 @@
 """Encoding of a corpus into an index, resumable, whole or in numbered shards that are joined afterwards."""
 
+import contextlib
 import contextvars
 import copy
 import dataclasses
@@ -28,7 +29,7 @@ from endx_jax.files import expanded
 from endx_jax.index.index import ENCODED
 from endx_jax.index.index_file import PRECISIONS, IndexInfo, changing, create, info_of, is_new, metric_of, store_info
 from endx_jax.index.lexical import Lexical
-from endx_jax.index.shards import index_differences, shard_range
+from endx_jax.index.shards import encoding_settings, index_differences, shard_range
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.index.store import LISTED, Embeddings, Store, count_passages, insert
 from endx_jax.inference import EmbeddingModel, load
@@ -110,13 +111,16 @@ def encode_corpus(
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)
     info = encoding_of(model, corpus, surveyed, width=width, precision=encoding.precision, shard=shard)
-    name = f"{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
-    path = expanded(output) if output else folder / name
+    settings = json.dumps([model.identity, encoding_settings(info)]).encode()
+    kind = hashlib.sha256(settings).hexdigest()[:16]
+    path = expanded(output) if output else folder / f"{kind}-{surveyed.sha256[:16]}.sqlite"
     older = Reuse(local_copy(reuse), info) if reuse else None
     left = len(shard_range(info)) - begin_index(path, info)
     if not left:
         say(f"{path} is their index already; nothing to encode")
         return path
+    if not output and not older:
+        older = _earlier(folder.glob(f"{kind}-*.sqlite"), info)
     text = "passage" if surveyed.split else "document"
     if left < len(shard_range(info)):
         say(f"{len(shard_range(info)) - left:,} of them are encoded already")
@@ -124,7 +128,7 @@ def encode_corpus(
     started = time.monotonic()
     encoded = _encode_with(model, encoding, path, info, unchanged(read(), surveyed), older)
     seconds = time.monotonic() - started
-    reused = f", took over {left - encoded:,} of {reuse}" if reuse else ""
+    reused = f", took over {left - encoded:,} of {reuse or older.path}" if older else ""
     say(f"encoded {counted(encoded, text)}{reused} in {seconds:,.0f} s, {left / seconds:,.0f} a second")
     if shard[1] == 1:
         Lexical().rank(Snapshot.read(Store(path)), [], 1)  # makes the caches
@@ -132,6 +136,15 @@ def encode_corpus(
     if model.encoder.cut:
         say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
     return path
+
+
+def _earlier(paths: Iterable[pathlib.Path], info: IndexInfo) -> "Reuse | None":
+    """Opens the newest finished index of an earlier state of the corpus; None if there is none."""
+    for path in sorted(paths, key=os.path.getmtime, reverse=True):
+        with contextlib.suppress(EndxError):  # it is not finished, or is damaged
+            if Store(path).info.corpus.get("path") == info.corpus["path"]:
+                return Reuse(path, info)
+    return None
 
 
 def _encode_with(
@@ -344,7 +357,11 @@ def encode_missing(
 
 
 class Reuse:
-    """Embeddings of an older index, which are taken over for documents with the same text."""
+    """Embeddings of an older index, which are taken over for documents with the same text.
+
+    Attributes:
+      path: path of the older index.
+    """
 
     def __init__(self, path: pathlib.Path, info: IndexInfo):
         """Opens the older index and reads its texts.
@@ -352,7 +369,7 @@ class Reuse:
         Raises:
           EndxError: the index is of another model, width, precision or metric than `info`.
         """
-        self._store = Store(path)
+        self.path, self._store = path, Store(path)
         differing = index_differences(self._store.info, info, corpus=False)
         if differing:
             raise EndxError(f"reuse={path} is another index: {'; '.join(differing)}; name another, or leave it out")

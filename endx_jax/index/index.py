@@ -37,7 +37,7 @@ from endx_jax.numerics import Quantized
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.settings import check_choice, require
 
-ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by a corpus's content
+ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by settings and content
 READ_ONLY = {
     CACHE: "is a copy of an index in a bucket: change a file of your own and upload it",
     ENCODED: "follows its corpus: change that corpus and run again, or serve an index of `endx encode --output=FILE`",
