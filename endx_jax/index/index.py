@@ -110,7 +110,8 @@ class Index:
     `endx_jax.open_index` opens one with its model.
 
     Attributes:
-      path: file of the index.
+      source: path that was given, which may be in a bucket.
+      path: file of the index, or of its local copy.
       encoder: model with `encode_query` and `encode_document`, such as `index_model.IndexModel`; None: only BM25 and
         searches by embeddings are possible.
       hybrid: fusion of mode `hybrid`.
@@ -132,7 +133,7 @@ class Index:
           EndxError: there is no index, it is damaged, or there is no such engine.
         """
         check_choice("engine", engine, (EXACT, *ENGINES))
-        self._source, self._lock, self._reopening = path, threading.Lock(), threading.Lock()
+        self.source, self._lock, self._reopening = path, threading.Lock(), threading.Lock()
         self._open(local_copy(path, by_version=True))
         self.encoder, self.hybrid = encoder, hybrid or default_hybrid(cosine=self._snapshot.info.metric == COSINE)
         self._ranker = TextRanker(engine)
@@ -147,7 +148,7 @@ class Index:
     def reopen(self) -> None:
         """Opens the present version of an index in a bucket; an EndxError leaves the index as it is."""
         with self._reopening:
-            path = local_copy(self._source, by_version=True)
+            path = local_copy(self.source, by_version=True)
             if path != self.path:
                 self._open(path, self._snapshot)
 
@@ -319,7 +320,7 @@ class Index:
         """Context of a write transaction in the opened index; the snapshot is up to date afterwards."""
         for folder, reason in READ_ONLY.items():
             if CacheFolder(folder).folder.resolve() in self.path.resolve().parents:
-                raise ReadOnly(f"{self._source} {reason}")
+                raise ReadOnly(f"{self.source} {reason}")
         if not self.path.is_file():
             raise InUse(f"{self.path} was moved or deleted since it was opened: restore it, or open another index")
         with changing(self.path) as database:
