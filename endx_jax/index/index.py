@@ -303,9 +303,12 @@ class Index:
 
         Raises:
           InUse: as `add`.
-          EndxError: there is no document with one of the ids, and `missing_ok` is false.
+          EndxError: an id is no string, or there is no document with it and `missing_ok` is false.
         """
-        names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
+        listed = [ids] if isinstance(ids, str) else list(ids)
+        for number, name in enumerate(listed):
+            as_text(name, f"ids[{number}]", may_be_empty=True)
+        names = list(dict.fromkeys(listed))
         if not names:
             return 0
         with self._changing() as database:
