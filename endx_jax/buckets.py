@@ -32,6 +32,9 @@ CACHE = "~/.cache/endx_jax/buckets"  # local copies, by scheme, bucket and path
 ATTEMPTS = 3  # copies of a folder that changes meanwhile
 EVERY = 10.0  # seconds between uploads of growing files
 LARGE = 50e6  # bytes of a copy that has a progress bar
+# What is not copied of a run in a bucket, and what is not copied for its model and settings.
+NOT_COPIED = (".lock", "checkpoints", "tensorboard", "wandb", "profile")
+NOT_OF_MODEL = (*NOT_COPIED, "evaluation", "*.sqlite")
 DENIED = r"\b40[13]\b|Forbidden|PERMISSION_DENIED|UNAUTHENTICATED|[Cc]redentials"
 # Messages of TensorStore's ValueErrors about a bucket; other statuses are of damaged arrays.
 TENSORSTORE = re.compile(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from endx_jax import json_files
-from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, remove, try_writing, url_of
+from endx_jax.buckets import NOT_COPIED, Mirror, bucket_errors, filesystem, local_copy, remove, try_writing, url_of
 from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.files import check_replaceable, expanded, locked, write_text
 from endx_jax.inference.manifest import check_embeds
@@ -32,7 +32,6 @@ PAGE = "results.html"
 INDEX, EVALUATION, PROFILE = "index.sqlite", "evaluation", "profile"
 TEST = "test"  # folder in EVALUATION of the rankings of the test set by the run itself
 GROWING = ("metrics.jsonl", "tensorboard/*")  # uploaded every few seconds
-NOT_COPIED = (LOCK, "checkpoints", "tensorboard", "wandb", PROFILE)
 
 
 class Workdir(os.PathLike):

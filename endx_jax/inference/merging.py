@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import NOT_OF_MODEL, local_copy
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded, replace_folder, staging_folder
 from endx_jax.inference import EmbeddingModel, load
@@ -51,7 +51,7 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
     if output.exists() and not (output / MANIFEST).is_file():
         raise EndxError(f"{output} exists and is no model folder: choose another output")
 
-    first = model_folder(local_copy(sources[0], skip=("checkpoints", "*.sqlite")))
+    first = model_folder(local_copy(sources[0], skip=NOT_OF_MODEL))
     if first is None:
         raise EndxError(f"{sources[0]} is no run: name a workdir, or its folder 'model', first")
     manifest = read_manifest(first)

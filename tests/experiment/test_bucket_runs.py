@@ -22,7 +22,9 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.experiment.workdir import LOCK, run_index
+from endx_jax.files import expanded
 from endx_jax.index.index import Index
+from endx_jax.index.index_model import stored_hybrid
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.training.checkpoints import Checkpoints, find_damage
 
@@ -128,6 +130,15 @@ def test_a_second_run_waits_for_the_first_one_or_is_refused(config, url, monkeyp
     with workdirs.bucket_lock(lock, "wait"):
         assert b'"h"' not in buckets.read_bytes(lock)
     assert "taken over" not in capsys.readouterr().out
+
+
+def test_a_model_is_copied_without_what_a_run_writes_beside_it(url):
+    folders = "model", "checkpoints/1", "tensorboard", "wandb", "profile", "evaluation/test"
+    for name in (*(f"{folder}/a" for folder in folders), "index.sqlite", LOCK):
+        buckets.write_bytes(f"{url}/{name}", b"a")
+    stored_hybrid(url, cosine=True)
+    copy = expanded(buckets.CACHE) / "files" / url.replace("://", "/")
+    assert [entry.name for entry in copy.iterdir()] == ["model"]
 
 
 def test_an_error_of_a_workdir_names_the_bucket_and_not_the_local_copy(url):
