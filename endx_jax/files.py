@@ -10,6 +10,7 @@ import pathlib
 import platform
 import re
 import shutil
+import sys
 import tempfile
 import time
 import warnings
@@ -44,7 +45,10 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
     try:
         with reporting_full_disk(path):
             if path.exists() and (not path.is_file() or path.parent == pathlib.Path("/dev")):
-                handle = os.open(path, os.O_WRONLY)
+                # To open these again would overwrite a file to which they are redirected from its beginning.
+                number = {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+                sys.stdout.flush()  # what was printed precedes it
+                handle = os.dup(number) if number else os.open(path, os.O_WRONLY)
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
