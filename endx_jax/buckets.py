@@ -234,7 +234,7 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = (), *, by_version:
         return local
     cache = expanded(CACHE)
     place, versions = (cache / part / url.replace("://", "/") for part in ("files", "versions"))
-    lock = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+    lock = cache / f"{url.split('/')[2]}.lock"  # of the bucket: a file and its folder have common copies
     lock.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(lock):
         for _ in range(ATTEMPTS):
