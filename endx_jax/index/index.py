@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from endx_jax.buckets import CACHE, local_copy
+from endx_jax.data.batches.ragged import take
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
@@ -76,10 +77,10 @@ def write_index(
       EndxError: the file can't be written, an embedding is not finite, or two documents have the same id.
     """
     path, documents = expanded(path), _checked(documents)
-    means = pooled(embeddings, cosine=metric == COSINE)
-    vectors = means.codes if isinstance(means, Quantized) else means
+    first = pooled(take(listed_vectors(embeddings), slice(1)), cosine=metric == COSINE)
+    vectors = first.codes if isinstance(first, Quantized) else first
     precision = str(vectors.dtype)
-    if precision not in PRECISIONS or (precision == "int8") != isinstance(means, Quantized):
+    if precision not in PRECISIONS or (precision == "int8") != isinstance(first, Quantized):
         raise EndxError(f"an index holds embeddings in float32, float16, or int8 with scales, not {precision}")
     language, precision = language or detect(document.text for document in documents), "binary" if binary else precision
     info = IndexInfo(vectors.shape[1], precision, metric, dict(model), dict(corpus or {}), language=language)
