@@ -128,7 +128,7 @@ def encode_corpus(
     started = time.monotonic()
     encoded = _encode_with(model, encoding, path, info, unchanged(read(), surveyed), older)
     seconds = time.monotonic() - started
-    reused = f", took over {left - encoded:,} of {reuse or older.path}" if older else ""
+    reused = f", took over {left - encoded:,} of {reuse or 'an earlier index'}" if older else ""
     say(f"encoded {counted(encoded, text)}{reused} in {seconds:,.0f} s, {left / seconds:,.0f} a second")
     if shard[1] == 1:
         Lexical().rank(Snapshot.read(Store(path)), [], 1)  # makes the caches
@@ -357,11 +357,7 @@ def encode_missing(
 
 
 class Reuse:
-    """Embeddings of an older index, which are taken over for documents with the same text.
-
-    Attributes:
-      path: path of the older index.
-    """
+    """Embeddings of an older index, which are taken over for documents with the same text."""
 
     def __init__(self, path: pathlib.Path, info: IndexInfo):
         """Opens the older index and reads its texts.
@@ -369,7 +365,7 @@ class Reuse:
         Raises:
           EndxError: the index is of another model, width, precision or metric than `info`.
         """
-        self.path, self._store = path, Store(path)
+        self._store = Store(path)
         differing = index_differences(self._store.info, info, corpus=False)
         if differing:
             raise EndxError(f"reuse={path} is another index: {'; '.join(differing)}; name another, or leave it out")
