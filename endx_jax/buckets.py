@@ -32,6 +32,9 @@ CACHE = "~/.cache/endx_jax/buckets"  # local copies, by scheme, bucket and path
 ATTEMPTS = 3  # copies of a folder that changes meanwhile
 EVERY = 10.0  # seconds between uploads of growing files
 LARGE = 50e6  # bytes of a copy that has a progress bar
+# What is not copied of a run in a bucket, and what is not copied for its model and settings.
+NOT_COPIED = (".lock", "checkpoints", "tensorboard", "wandb", "profile")
+NOT_OF_MODEL = (*NOT_COPIED, "evaluation", "*.sqlite")
 DENIED = r"\b40[13]\b|Forbidden|PERMISSION_DENIED|UNAUTHENTICATED|[Cc]redentials"
 # Messages of TensorStore's ValueErrors about a bucket; other statuses are of damaged arrays.
 TENSORSTORE = re.compile(
@@ -231,7 +234,7 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = (), *, by_version:
         return local
     cache = expanded(CACHE)
     place, versions = (cache / part / url.replace("://", "/") for part in ("files", "versions"))
-    lock = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+    lock = cache / f"{url.split('/')[2]}.lock"  # of the bucket: a file and its folder have common copies
     lock.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(lock):
         for _ in range(ATTEMPTS):

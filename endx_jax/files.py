@@ -10,6 +10,7 @@ import pathlib
 import platform
 import re
 import shutil
+import sys
 import tempfile
 import time
 import warnings
@@ -44,7 +45,10 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
     try:
         with reporting_full_disk(path):
             if path.exists() and (not path.is_file() or path.parent == pathlib.Path("/dev")):
-                handle = os.open(path, os.O_WRONLY)
+                # To open these again would overwrite a file to which they are redirected from its beginning.
+                number = {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+                sys.stdout.flush()  # what was printed precedes it
+                handle = os.dup(number) if number else os.open(path, os.O_WRONLY)
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -233,27 +237,41 @@ def locked(path: pathlib.Path, *, advice: str = "wait for it or stop it") -> Ite
         lock.release()
 
 
+def signature(**more: str) -> bytes:
+    """Returns the contents of a lock, which name this process."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    return json.dumps({"host": platform.node(), "process": os.getpid(), "since": since, **more}).encode()
+
+
+def holder_of(contents: bytes, unknown: str = "another process") -> str:
+    """Describes the holder of a lock by its contents; returns `unknown` if they don't name it."""
+    try:
+        about = json_files.parse(contents, "lock", dict)
+        holder = f"process {about['process']} on {about['host']} since {about['since']}"
+    except (EndxError, KeyError):
+        return unknown
+    return holder if holder.isprintable() and len(holder) < 200 else unknown
+
+
 def _sign(handle: int) -> None:
     """Writes the name of this process into the open lock file, if there is space for it."""
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     with contextlib.suppress(OSError):
         os.ftruncate(handle, 0)
-        os.write(handle, json.dumps({"host": platform.node(), "process": os.getpid(), "since": since}).encode())
+        os.write(handle, signature())
 
 
 def _holder(path: pathlib.Path) -> str:
     """Describes the holder of a lock file; the process in the file may have ended without the current holder's name."""
     unknown = f"another process (`fuser {path}` names it)"
     try:
-        contents = json_files.read_json_file(path)
-        host, process, since = (json_files.value(contents, key, str(path)) for key in ("host", "process", "since"))
-        if host == platform.node():
+        contents = path.read_bytes()
+        about = json_files.parse(contents, str(path), dict)
+        if about.get("host") == platform.node():
             with contextlib.suppress(PermissionError):  # another user's process
-                os.kill(int(str(process)), 0)
-    except (EndxError, ValueError, OverflowError, ProcessLookupError):
+                os.kill(int(str(about.get("process"))), 0)
+    except (OSError, EndxError, ValueError, OverflowError):
         return unknown
-    holder = f"process {process} on {host} since {since}"
-    return holder if holder.isprintable() and len(holder) < 200 else unknown
+    return holder_of(contents, unknown)
 
 
 def sha256_of(file: pathlib.Path) -> str:

@@ -70,10 +70,8 @@ def local_path(path: str) -> str:
     Raises:
       EndxError: the data set can't be downloaded and is not in the cache, or has no such file or folder.
     """
-    if url_of(path):
-        return str(local_copy(path))  # which looks for changes each time
-    if path.startswith("~/"):
-        return str(expanded(path))
+    if path.startswith("~/") or url_of(path):
+        return str(local_copy(path))  # which looks for changes in a bucket each time
     return dataset_path(path) if path.startswith(DATA) else path
 
 

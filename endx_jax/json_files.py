@@ -241,7 +241,7 @@ def is_missing(value: object) -> bool:
 
 
 def kind(value: object) -> str:
-    """Returns the name of the type of a JSON value, for messages."""
+    """Returns the name of the type of a value, for messages."""
     if value is not None and is_missing(value):
         return "NaN, a missing value"
     return {
@@ -252,4 +252,4 @@ def kind(value: object) -> str:
         float: "a fractional number",
         bool: "true or false",
         type(None): "null",
-    }[type(value)]
+    }.get(type(value), f"of type {type(value).__name__}")

@@ -18,7 +18,7 @@ import ray
 
 import endx_jax
 from endx_jax.data.formats import read_corpus
-from endx_jax.index.corpus_encoding import STEP, begin_index, encode_missing, encoding_of, survey
+from endx_jax.index.corpus_encoding import STEP, begin_index, encode_missing, encoding_of, survey, unchanged
 from endx_jax.inference.encode import EmbeddingFormat
 
 
@@ -41,10 +41,11 @@ def main() -> None:
     options = _parser().parse_args()
     read = functools.partial(read_corpus, options.corpus)
     model = endx_jax.load(options.model)
-    info = encoding_of(model, options.corpus, survey(read()), precision="float32")
+    surveyed = survey(read())
+    info = encoding_of(model, options.corpus, surveyed, precision="float32")
     done = begin_index(options.output, info)
     ray.data.DataContext.get_current().execution_options.preserve_order = True
-    rows = [{"texts": texts} for texts in _parts(itertools.islice(read(), done, None))]
+    rows = [{"texts": texts} for texts in _parts(itertools.islice(unchanged(read(), surveyed), done, None))]
     resources = {"num_gpus": options.gpus, "num_cpus": 1}
     encoded = ray.data.from_items(rows, override_num_blocks=max(len(rows), 1)).map(
         Encoder, fn_constructor_args=[options.model], concurrency=options.actors, **resources
@@ -53,7 +54,11 @@ def main() -> None:
     output = EmbeddingFormat(model.width, model.cosine)
     encode_question = functools.partial(model.encoder, model.params, "question", output=output)  # known questions: here
     encoded_parts = encode_missing(
-        options.output, info, read(), lambda texts: next(embeddings), encode_question=encode_question
+        options.output,
+        info,
+        unchanged(read(), surveyed),
+        lambda texts: next(embeddings),
+        encode_question=encode_question,
     )
     for count, _ in encoded_parts:
         done += count

@@ -1,10 +1,12 @@
 """Copies, uploads and errors of buckets, against servers on the loopback."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
 import re
 import signal
+import time
 import types
 
 import pytest
@@ -77,6 +79,23 @@ def test_a_log_of_an_earlier_copy_is_not_applied_to_the_next_one(url):
         assert contents_of(copy) == {"a": version}
         for log in ("a-wal", "a-shm"):
             (copy / log).write_text(f"of SQLite, {version}")
+
+
+def test_a_folder_and_a_file_in_it_are_not_copied_at_once(url, monkeypatch):
+    running, together, fetch = [], [], buckets.fetch
+
+    def slowly(*arguments):
+        running.append(arguments)
+        time.sleep(0.2)
+        together.append(len(running))
+        fetch(*arguments)
+        running.pop()
+
+    buckets.write_bytes(f"{url}/a", b"a")
+    monkeypatch.setattr(buckets, "fetch", slowly)
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        assert len([*threads.map(buckets.local_copy, (url, f"{url}/a"))]) == 2
+    assert together == [1]
 
 
 def test_an_open_file_stays_as_it_is_when_a_later_version_is_copied(url):

@@ -3,6 +3,7 @@ import errno
 import os
 import pathlib
 import resource
+import sys
 
 import pytest
 from helpers import one_line_error, raising, status_of_fork
@@ -89,6 +90,18 @@ def test_a_pipe_is_written_to_and_of_a_link_the_target_is_not(tmp_path):
     write_text(link, "new")
     assert (link.is_symlink(), link.read_text(), (tmp_path / "file").read_text()) == (False, "new", "old")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "link", "pipe"]
+
+
+def test_what_is_written_to_standard_output_follows_what_was_printed(tmp_path):
+    def write():
+        os.dup2(os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT), 1)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (of a process that ends)
+        print("before")
+        write_text(pathlib.Path("/dev/stdout"), "written\n")
+        print("after", flush=True)
+
+    assert status_of_fork(write) == 0
+    assert (tmp_path / "file").read_text() == "before\nwritten\nafter\n"
 
 
 def test_a_growing_file_hands_everything_over_at_once(tmp_path, monkeypatch):

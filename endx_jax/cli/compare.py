@@ -29,10 +29,9 @@ def compare(
     import dataclasses
     import json
 
-    from endx_jax.buckets import local_copy
+    from endx_jax.buckets import NOT_COPIED, local_copy
     from endx_jax.errors import printable
     from endx_jax.experiment.comparison import changed_settings, compare_systems, read_pair
-    from endx_jax.experiment.workdir import NOT_COPIED
     from endx_jax.files import write_text
     from endx_jax.inference.manifest import MODEL
     from endx_jax.settings import require

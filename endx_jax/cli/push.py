@@ -19,7 +19,7 @@ def upload(model: epath.Path, name: str, *, public: bool = False) -> None:
       name: repository on the hub, created if it is missing
       public: create a public repository [private]
     """
-    from endx_jax.buckets import local_copy
+    from endx_jax.buckets import NOT_OF_MODEL, local_copy
     from endx_jax.errors import EndxError
     from endx_jax.export.hub import push
     from endx_jax.export.run import export
@@ -28,7 +28,7 @@ def upload(model: epath.Path, name: str, *, public: bool = False) -> None:
     from endx_jax.parallel.console import say
 
     with tempfile.TemporaryDirectory() as made:
-        folder = local_copy(model, skip=("checkpoints", "*.sqlite"))
+        folder = local_copy(model, skip=NOT_OF_MODEL)
         if (folder / MODEL).is_dir():
             folder = pathlib.Path(made) / "export"
             try:

@@ -115,8 +115,10 @@ def evaluate(
     settings = read_settings(workdir, pool, reading if data else None)
     find = functools.partial(find_data, data, settings, split, strict=bool(pool))
     if index:
-        name, found = model.name if isinstance(model, EmbeddingModel) else model, list["IndexResults"]()
-        rank_index = functools.partial(evaluate_index, index, name or workdir)
+        found = list["IndexResults"]()
+        if isinstance(model, EmbeddingModel) and model.encoder.mesh.is_multi_process:
+            model = model.name  # one process ranks, which needs the model for itself
+        rank_index = functools.partial(evaluate_index, index, model or workdir)
         agreement.on_primary(lambda: found.append(rank_index(find(), settings, home)), "index-evaluated")
         return found[0] if found else None
     source = find() if data else None

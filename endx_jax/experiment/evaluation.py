@@ -155,7 +155,11 @@ def rank_set(
 
 
 def evaluate_index(
-    path: FolderOrName, model: FolderOrName | None, data: Data, settings: DataSettings, home: pathlib.Path | None
+    path: FolderOrName,
+    model: EmbeddingModel | FolderOrName | None,
+    data: Data,
+    settings: DataSettings,
+    home: pathlib.Path | None,
 ) -> IndexResults:
     """Ranks all documents of an index for questions whose right documents or answer strings are given."""
     data, index = data.with_options(split=data.split), open_index(path, model)

@@ -14,12 +14,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from endx_jax import pretrained
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import NOT_OF_MODEL, local_copy
 from endx_jax.data.tokenization import TextOptions, TextProcessor
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.finalize import finalize, prompts
-from endx_jax.experiment.workdir import NOT_COPIED
 from endx_jax.files import sha256_of
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.loading import params_of_run, text_processors
@@ -179,7 +178,7 @@ class Model:
     def _inherited(self) -> dict[str, StoredArray]:
         """Parameters of the model of `model.init_from` by path."""
         workdir = self.settings.model.init_from
-        return params_of_run(local_copy(workdir, skip=NOT_COPIED)) if workdir else {}
+        return params_of_run(local_copy(workdir, skip=NOT_OF_MODEL)) if workdir else {}
 
     def text_encoder(self, mesh: Mesh) -> TextEncoder:
         """Returns a text encoder of the dual encoder."""

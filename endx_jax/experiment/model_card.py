@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from endx_jax import json_files
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import NOT_OF_MODEL, local_copy
 from endx_jax.data.tokenization import TextOptions
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.workdir import DATA, MANIFEST, RESULTS, read_config, read_data, saved_system
@@ -190,7 +190,7 @@ def _about(subject: Subject, system: str) -> str:
         made = "It is the model before training with endx_jax, since search was better by it in validation."
     elif subject.workdir:
         made = "Trained with endx_jax."
-    elif model_folder(local_copy(subject.loaded_from, skip=("checkpoints", "*.sqlite"))):
+    elif model_folder(local_copy(subject.loaded_from, skip=NOT_OF_MODEL)):
         made = ""  # a merged or copied model of runs, whose training is not known
     else:
         made = "Exported by endx_jax without further training."

@@ -9,11 +9,11 @@ import pathlib
 import jax
 from jax.sharding import Mesh
 
-from endx_jax.buckets import local_copy, url_of
+from endx_jax.buckets import NOT_OF_MODEL, local_copy, url_of
 from endx_jax.errors import EndxError
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.model import Model, read_encoders
-from endx_jax.experiment.workdir import NOT_COPIED, Folder, read_config
+from endx_jax.experiment.workdir import Folder, read_config
 from endx_jax.files import write_text
 from endx_jax.inference import load
 from endx_jax.inference.manifest import METHOD, MODEL, TOWERS, ModelManifest, SideManifest, embeds
@@ -154,7 +154,7 @@ def load_pair_scorer(name: str | os.PathLike, *, embeddings: bool = False) -> Pa
     """
     from endx_jax.methods.rerankers import load_foreign_scorer
 
-    folder = local_copy(name, skip=NOT_COPIED)
+    folder = local_copy(name, skip=NOT_OF_MODEL)
     if not folder.is_dir():
         folder = locate(str(name))
     if foreign := load_foreign_scorer(folder):

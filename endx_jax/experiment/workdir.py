@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import platform
 import shutil
 import tempfile
 import threading
@@ -14,9 +13,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from endx_jax import json_files
-from endx_jax.buckets import Mirror, bucket_errors, filesystem, local_copy, read_bytes, remove, try_writing, url_of
+from endx_jax.buckets import (
+    NOT_COPIED,
+    Mirror,
+    bucket_errors,
+    filesystem,
+    local_copy,
+    read_bytes,
+    remove,
+    try_writing,
+    url_of,
+)
 from endx_jax.errors import EndxError, InUse, RunInterrupted
-from endx_jax.files import check_replaceable, expanded, locked, write_text
+from endx_jax.files import check_replaceable, expanded, holder_of, locked, signature, write_text
 from endx_jax.inference.manifest import MANIFEST as MODEL_MANIFEST
 from endx_jax.inference.manifest import MODEL, check_embeds
 from endx_jax.parallel.agreement import on_primary
@@ -33,7 +42,6 @@ PAGE = "results.html"
 INDEX, EVALUATION, PROFILE = "index.sqlite", "evaluation", "profile"
 TEST = "test"  # folder in EVALUATION of the rankings of the test set by the run itself
 GROWING = ("metrics.jsonl", "tensorboard/*")  # uploaded every few seconds
-NOT_COPIED = (LOCK, "checkpoints", "tensorboard", "wandb", PROFILE)
 
 
 class Workdir(os.PathLike):
@@ -269,9 +277,7 @@ def bucket_lock(url: str, advice: str) -> Iterator[None]:
       InUse: another process holds it.
       EndxError, RunInterrupted: the bucket can't be written to.
     """
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    about = {"host": platform.node(), "process": os.getpid(), "since": since, "key": uuid.uuid4().hex}
-    own, left = json.dumps(about).encode(), threading.Event()
+    own, left = signature(key=uuid.uuid4().hex), threading.Event()
     with bucket_errors(url):
         if not _create(url, own):
             _wait_for_its_end(url, advice)
@@ -304,7 +310,7 @@ def _create(url: str, contents: bytes) -> bool:
 def _wait_for_its_end(url: str, advice: str) -> None:
     """Waits until a lock object is gone, or has not changed for `LOCK_PATIENCE` seconds; raises InUse if it changes."""
     contents, version = _read(url)
-    holder = _holder(contents)
+    holder = holder_of(contents)
     say(f"{url} is from {holder}: waiting {LOCK_PATIENCE:.0f} s for a sign that it still runs")
     deadline = time.monotonic() + LOCK_PATIENCE
     while time.monotonic() < deadline:
@@ -339,15 +345,5 @@ def _rewrite(url: str, own: bytes, left: threading.Event) -> None:
                     continue
         except (EndxError, RunInterrupted):
             continue  # uploads report it
-        message = f"{url} was taken over by {_holder(contents)}: this process ends"
+        message = f"{url} was taken over by {holder_of(contents)}: this process ends"
         exit_now(2, message)
-
-
-def _holder(contents: bytes) -> str:
-    """Describes the holder by the contents of a lock."""
-    try:
-        about = json_files.parse(contents, "lock", dict)
-        holder = f"process {about['process']} on {about['host']} since {about['since']}"
-    except (EndxError, KeyError):
-        holder = ""
-    return holder if holder.isprintable() and 0 < len(holder) < 200 else "another process"

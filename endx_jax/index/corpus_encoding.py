@@ -1,5 +1,6 @@
 """Encoding of a corpus into an index, resumable, whole or in numbered shards that are joined afterwards."""
 
+import contextlib
 import contextvars
 import copy
 import dataclasses
@@ -28,7 +29,7 @@ from endx_jax.files import expanded
 from endx_jax.index.index import ENCODED
 from endx_jax.index.index_file import PRECISIONS, IndexInfo, changing, create, info_of, is_new, metric_of, store_info
 from endx_jax.index.lexical import Lexical
-from endx_jax.index.shards import index_differences, shard_range
+from endx_jax.index.shards import encoding_settings, index_differences, shard_range
 from endx_jax.index.snapshot import Snapshot
 from endx_jax.index.store import LISTED, Embeddings, Store, count_passages, insert
 from endx_jax.inference import EmbeddingModel, load
@@ -110,21 +111,24 @@ def encode_corpus(
     for line in model.encoder.processors["answer"].tokenizer.describe_unfit(surveyed.first, model.name):
         say(line)
     info = encoding_of(model, corpus, surveyed, width=width, precision=encoding.precision, shard=shard)
-    name = f"{model.identity[:16]}-{surveyed.sha256[:16]}.sqlite"
-    path = expanded(output) if output else folder / name
+    settings = json.dumps([model.identity, encoding_settings(info)]).encode()
+    kind = hashlib.sha256(settings).hexdigest()[:16]
+    path = expanded(output) if output else folder / f"{kind}-{surveyed.sha256[:16]}.sqlite"
     older = Reuse(local_copy(reuse), info) if reuse else None
     left = len(shard_range(info)) - begin_index(path, info)
     if not left:
         say(f"{path} is their index already; nothing to encode")
         return path
+    if not output and not older:
+        older = _earlier(folder.glob(f"{kind}-*.sqlite"), info)
     text = "passage" if surveyed.split else "document"
     if left < len(shard_range(info)):
         say(f"{len(shard_range(info)) - left:,} of them are encoded already")
     say(f"encoding {counted(left, text)}; programs are compiled the first time only")
     started = time.monotonic()
-    encoded = _encode_with(model, encoding, path, info, read(), older)
+    encoded = _encode_with(model, encoding, path, info, unchanged(read(), surveyed), older)
     seconds = time.monotonic() - started
-    reused = f", took over {left - encoded:,} of {reuse}" if reuse else ""
+    reused = f", took over {left - encoded:,} of {reuse or 'an earlier index'}" if older else ""
     say(f"encoded {counted(encoded, text)}{reused} in {seconds:,.0f} s, {left / seconds:,.0f} a second")
     if shard[1] == 1:
         Lexical().rank(Snapshot.read(Store(path)), [], 1)  # makes the caches
@@ -132,6 +136,15 @@ def encode_corpus(
     if model.encoder.cut:
         say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
     return path
+
+
+def _earlier(paths: Iterable[pathlib.Path], info: IndexInfo) -> "Reuse | None":
+    """Opens the newest finished index of an earlier state of the corpus; None if there is none."""
+    for path in sorted(paths, key=os.path.getmtime, reverse=True):
+        with contextlib.suppress(EndxError):  # it is not finished, or is damaged
+            if Store(path).info.corpus.get("path") == info.corpus["path"]:
+                return Reuse(path, info)
+    return None
 
 
 def _encode_with(
@@ -168,7 +181,7 @@ class Survey:
     Attributes:
       documents: number of texts: documents that are not split, and passages.
       empty: number of documents without text.
-      sha256: hash of ids and numbers of passages, texts, metadata and known questions, in order.
+      hashes: of names, texts, metadata and known questions, up to every `STEP`-th document and the last one.
       language: language of the texts.
       first: texts of the first documents.
       questions: number of known questions.
@@ -177,11 +190,16 @@ class Survey:
 
     documents: int
     empty: int
-    sha256: str
+    hashes: tuple[str, ...]
     language: str
     first: tuple[str, ...]
     questions: int = 0
     split: bool = False
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the whole corpus."""
+        return self.hashes[-1]
 
     def __str__(self) -> str:
         known = f" with {self.questions:,} known questions" if self.questions else ""
@@ -192,22 +210,46 @@ def survey(documents: Iterable[Document]) -> Survey:
     """Reads a whole corpus, so that errors in it are raised before anything is encoded."""
     digest, count, empty, known, split = hashlib.sha256(), 0, 0, 0, False
     first: list[str] = []
+    hashes: list[str] = []
 
     def read() -> Iterator[str]:
         nonlocal count, empty, known, split
         for document in documents:
-            contents = [document.name, document.text, sorted(document.metadata.items()), *document.questions]
-            digest.update(json.dumps(contents, ensure_ascii=False).encode() + b"\n")
+            digest.update(_contents(document))
             count += 1
             empty += not document.text
             known += len(document.questions)
             split |= document.passage > 0
             if len(first) < SAMPLE:
                 first.append(document.text)
+            if count % STEP == 0:
+                hashes.append(digest.hexdigest())
             yield document.text
 
     language = detect(read())
-    return Survey(count, empty, digest.hexdigest(), language, tuple(first), known, split)
+    return Survey(count, empty, (*hashes, digest.hexdigest()), language, tuple(first), known, split)
+
+
+def unchanged(documents: Iterable[Document], corpus: Survey) -> Iterator[Document]:
+    """Yields the documents of a corpus that was surveyed, without those that were appended since.
+
+    Raises:
+      EndxError: others than in the survey are read; none of them is yielded.
+    """
+    digest, stream = hashlib.sha256(), itertools.islice(documents, corpus.documents)
+    for expected in corpus.hashes:
+        part = [*itertools.islice(stream, STEP)]
+        for document in part:
+            digest.update(_contents(document))
+        if digest.hexdigest() != expected:
+            raise EndxError("the corpus has changed since it was first read; restore it, or encode it again")
+        yield from part
+
+
+def _contents(document: Document) -> bytes:
+    """Returns what is hashed of a document."""
+    contents = [document.name, document.text, sorted(document.metadata.items()), *document.questions]
+    return json.dumps(contents, ensure_ascii=False).encode() + b"\n"
 
 
 def encoding_of(
@@ -285,7 +327,7 @@ def encode_missing(
     Args:
       path: file that `begin_index` prepared.
       info: description of the index.
-      documents: the whole corpus, in its order.
+      documents: the whole corpus, in its order, such as `unchanged` yields it.
       encode: returns the embeddings of texts, of the index's width and precision.
       encode_question: returns those of known questions; needed if there are any.
       reuse: embeddings of texts that need not be encoded; known questions are always encoded.
@@ -296,14 +338,12 @@ def encode_missing(
 
     Raises:
       InUse: another process writes to the file.
-      EndxError: the corpus has fewer documents than before, or the file can't be written.
+      EndxError: the file can't be written.
     """
     wanted, done = shard_range(info), begin_index(path, info)
     stream = itertools.islice(documents, wanted.start + done, wanted.stop)
     for start in range(done, len(wanted), step):
         part = list(itertools.islice(stream, step))
-        if len(part) < min(step, len(wanted) - start):
-            raise EndxError("the corpus is shorter than when it was first read; restore it, or encode it again")
         texts = [document.text for document in part]
         embeddings, encoded = reuse.encode(texts, encode) if reuse else (encode(texts), len(texts))
         asked = [question for document in part for question in document.questions]
@@ -333,22 +373,23 @@ class Reuse:
 
     def encode(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> tuple[Embeddings, int]:
         """Returns the embeddings of n texts, and how many were not in the older index and had to be encoded."""
-        rows = {n: row for n, text in enumerate(texts) if (row := self._rows.get(_digest(text))) is not None}
-        missing = [n for n in range(len(texts)) if n not in rows]
-        parts = [self._stored([*rows.values()])] if rows else []
-        parts += [encode([texts[n] for n in missing])] if missing else []
-        order = np.argsort(np.array([*rows, *missing], int))
+        rows = [self._rows.get(_digest(text), 0) for text in texts]
+        found, parts = self._stored(rows)  # without those that were deleted since the texts were read
+        places = {row: n for n, row in enumerate(found)}
+        missing = [text for text, row in zip(texts, rows, strict=True) if row not in places]
+        parts += [encode(missing)] if missing else []
+        new = itertools.count(len(found))
+        order = np.array([places[row] if row in places else next(new) for row in rows], int)
         return take(concatenate(parts), order), len(missing)
 
-    def _stored(self, rows: Sequence[int]) -> Embeddings:
-        """Returns embeddings or token vectors of rows in their order; rows may occur twice."""
+    def _stored(self, rows: Sequence[int]) -> tuple[list[int], list[Embeddings]]:
+        """Returns those of the rows that the index has, and their embeddings or token vectors in this order."""
         if [*self._store.rows("SELECT 1 FROM tokens LIMIT 1")]:
-            found = self._store.token_vectors(rows)
-            return RaggedVectors.of([found[row] for row in rows])
+            vectors = self._store.token_vectors(rows)
+            return [*vectors], [RaggedVectors.of([*vectors.values()])] if vectors else []
         parts = [*self._store.embeddings(f"row IN {LISTED}", json.dumps(rows))]
-        places = np.searchsorted(np.concatenate([part.rows for part in parts]), rows)
         stored = [p.embeddings if p.scales is None else Quantized(p.embeddings, p.scales) for p in parts]
-        return take(concatenate(stored), places)
+        return [row for part in parts for row in part.rows.tolist()], stored
 
 
 def _digest(text: str) -> bytes:

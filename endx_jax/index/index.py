@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from endx_jax.buckets import CACHE, local_copy
+from endx_jax.data.batches.ragged import take
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
@@ -37,7 +38,7 @@ from endx_jax.numerics import Quantized
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.settings import check_choice, require
 
-ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by a corpus's content
+ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by settings and content
 READ_ONLY = {
     CACHE: "is a copy of an index in a bucket: change a file of your own and upload it",
     ENCODED: "follows its corpus: change that corpus and run again, or serve an index of `endx encode --output=FILE`",
@@ -76,10 +77,10 @@ def write_index(
       EndxError: the file can't be written, an embedding is not finite, or two documents have the same id.
     """
     path, documents = expanded(path), _checked(documents)
-    means = pooled(embeddings, cosine=metric == COSINE)
-    vectors = means.codes if isinstance(means, Quantized) else means
+    first = pooled(take(listed_vectors(embeddings), slice(1)), cosine=metric == COSINE)
+    vectors = first.codes if isinstance(first, Quantized) else first
     precision = str(vectors.dtype)
-    if precision not in PRECISIONS or (precision == "int8") != isinstance(means, Quantized):
+    if precision not in PRECISIONS or (precision == "int8") != isinstance(first, Quantized):
         raise EndxError(f"an index holds embeddings in float32, float16, or int8 with scales, not {precision}")
     language, precision = language or detect(document.text for document in documents), "binary" if binary else precision
     info = IndexInfo(vectors.shape[1], precision, metric, dict(model), dict(corpus or {}), language=language)
@@ -110,7 +111,8 @@ class Index:
     `endx_jax.open_index` opens one with its model.
 
     Attributes:
-      path: file of the index.
+      source: path that was given, which may be in a bucket.
+      path: file of the index, or of its local copy.
       encoder: model with `encode_query` and `encode_document`, such as `index_model.IndexModel`; None: only BM25 and
         searches by embeddings are possible.
       hybrid: fusion of mode `hybrid`.
@@ -132,7 +134,7 @@ class Index:
           EndxError: there is no index, it is damaged, or there is no such engine.
         """
         check_choice("engine", engine, (EXACT, *ENGINES))
-        self._source, self._lock, self._reopening = path, threading.Lock(), threading.Lock()
+        self.source, self._lock, self._reopening = path, threading.Lock(), threading.Lock()
         self._open(local_copy(path, by_version=True))
         self.encoder, self.hybrid = encoder, hybrid or default_hybrid(cosine=self._snapshot.info.metric == COSINE)
         self._ranker = TextRanker(engine)
@@ -147,7 +149,7 @@ class Index:
     def reopen(self) -> None:
         """Opens the present version of an index in a bucket; an EndxError leaves the index as it is."""
         with self._reopening:
-            path = local_copy(self._source, by_version=True)
+            path = local_copy(self.source, by_version=True)
             if path != self.path:
                 self._open(path, self._snapshot)
 
@@ -302,9 +304,12 @@ class Index:
 
         Raises:
           InUse: as `add`.
-          EndxError: there is no document with one of the ids, and `missing_ok` is false.
+          EndxError: an id is no string, or there is no document with it and `missing_ok` is false.
         """
-        names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
+        listed = [ids] if isinstance(ids, str) else list(ids)
+        for number, name in enumerate(listed):
+            as_text(name, f"ids[{number}]", may_be_empty=True)
+        names = list(dict.fromkeys(listed))
         if not names:
             return 0
         with self._changing() as database:
@@ -319,7 +324,7 @@ class Index:
         """Context of a write transaction in the opened index; the snapshot is up to date afterwards."""
         for folder, reason in READ_ONLY.items():
             if cache_folder(folder).resolve() in self.path.resolve().parents:
-                raise ReadOnly(f"{self._source} {reason}")
+                raise ReadOnly(f"{self.source} {reason}")
         if not self.path.is_file():
             raise InUse(f"{self.path} was moved or deleted since it was opened: restore it, or open another index")
         with changing(self.path) as database:

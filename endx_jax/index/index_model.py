@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import NOT_OF_MODEL, local_copy, url_of
 from endx_jax.data.languages import ENGLISH
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded
@@ -145,7 +145,7 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: st
 
     The default is returned if none was fitted with BM25 for `language`, the language of the documents.
     """
-    folder = model_folder(local_copy(path_or_name, skip=("checkpoints", "*.sqlite")))
+    folder = model_folder(local_copy(path_or_name, skip=NOT_OF_MODEL))
     default = default_hybrid(cosine=cosine)
     stored = read_manifest(folder).hybrid if folder else None
     if stored is None:
@@ -155,6 +155,8 @@ def stored_hybrid(path_or_name: str | os.PathLike, *, cosine: bool, language: st
 
 
 def _home(index: Index) -> pathlib.Path | None:
-    """Returns the workdir that contains the index, or None."""
+    """Returns the local workdir that contains the index, or None."""
+    if url_of(index.source):  # beside its copy there may be an old copy of the run's model
+        return None
     places = index.path.absolute().parents
     return next((place for place in places if (place / MODEL / MANIFEST).is_file()), None)

@@ -1,5 +1,6 @@
 """BM25 of the passages of an index: counts of their words, which are kept in a cache and follow the index."""
 
+import operator
 import threading
 from collections.abc import Sequence
 
@@ -60,7 +61,8 @@ class Lexical:
         """Counts the words of what was added to an index, and selects what was not deleted."""
         store, info, before = snapshot.store, snapshot.info, self._snapshot
         about = {"content": info.content, "language": info.language, "version": self._tokenizer.version}
-        if before is None or before.store is not store or before.info.content != info.content:
+        origin = operator.attrgetter("store", "info.content", "info.language")
+        if before is None or origin(before) != origin(snapshot):
             self._tokenizer = WordTokenizer(info.language)
             self._start(open_cache(store, WORDS, about))
         self._add(snapshot)

@@ -182,7 +182,8 @@ def _check(address: str, name: str) -> None:
 
 def _row(document: Document, embedding: np.ndarray) -> dict[str, Any]:
     metadata = dict(document.metadata)
-    for what, size in (("id", len(document.id.encode())), ("metadata", len(json.dumps(metadata).encode()))):
+    for what, text in (("id", document.id), ("metadata", json.dumps(metadata, ensure_ascii=False))):
+        size = len(text.encode())
         if size > LARGEST:
             raise EndxError(f"the {what} of document {document.id!r:.60} has {size:,} bytes; Milvus keeps {LARGEST:,}")
     text = document.text.encode()[:LARGEST].decode(errors="ignore")

@@ -16,6 +16,17 @@ def shard_range(info: IndexInfo) -> range:
     return range(*(info.corpus["documents"] * part // count for part in (number - 1, number)))
 
 
+def encoding_settings(info: IndexInfo) -> dict[str, object]:
+    """Returns the settings, beside the model, by which the embeddings of equal texts are equal."""
+    return {
+        "product_dtype": info.model.get("product_dtype") or "unknown",
+        "pool_factor": info.model.get("pool_factor", 1),
+        "width": info.width,
+        "precision": info.precision,
+        "metric": info.metric,
+    }
+
+
 def index_differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True) -> list[str]:
     """Describes each difference between two indexes; names and paths do not count, the corpus if `corpus` is true."""
     described = []
@@ -24,10 +35,8 @@ def index_differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True
         ours, others = getattr(stored, what), getattr(info, what)
         if ours.get(key) != others.get(key):
             described.append(f"{what} {_named(ours, key)}, not {_named(others, key)}")
-    plain = [("product_dtype", *(of.model.get("product_dtype") or "unknown" for of in (stored, info)))]
-    plain += [("pool_factor", *(of.model.get("pool_factor", 1) for of in (stored, info)))]
-    plain += [(name, getattr(stored, name), getattr(info, name)) for name in ("width", "precision", "metric")]
-    described += [f"{name} {ours}, not {others}" for name, ours, others in plain if ours != others]
+    ours, others = encoding_settings(stored), encoding_settings(info)
+    described += [f"{name} {ours[name]}, not {others[name]}" for name in ours if ours[name] != others[name]]
     if corpus and stored.corpus.get("shard") != info.corpus.get("shard"):
         described.append(f"{_shard(stored)}, not {_shard(info)}")
     return described

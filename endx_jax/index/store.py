@@ -126,6 +126,7 @@ class Store:
 
     def document(self, identifier: str) -> list[Document]:
         """Returns the passages of the document with this id at one moment, also while it is replaced; [] for none."""
+        json_files.as_text(identifier, "the id", may_be_empty=True)
         query = f"SELECT passages.row FROM passages JOIN documents ON documents.row = document WHERE id IN {LISTED}"
         with self.reading():
             found = self.documents([row for (row,) in self.rows(query, json.dumps([identifier]))])

@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from endx_jax import json_files, pretrained
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import NOT_OF_MODEL, local_copy
 from endx_jax.data.tokenization import TextOptions, TextProcessor, Tokenizer
 from endx_jax.errors import EndxError, nearest
 from endx_jax.files import sha256_of
@@ -89,7 +89,7 @@ def load(
 
 def _load(path_or_name: str | os.PathLike, mesh: Mesh) -> EmbeddingModel:
     name = str(path_or_name)
-    path = local_copy(name, skip=("checkpoints", "*.sqlite"))
+    path = local_copy(name, skip=NOT_OF_MODEL)
     if isinstance(path_or_name, os.PathLike) and not path.exists():
         raise EndxError(f"{name} does not exist; give the workdir of a run, an export, or a folder of a model")
     folder = model_folder(path)

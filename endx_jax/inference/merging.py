@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import NOT_OF_MODEL, local_copy
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded, replace_folder, staging_folder
 from endx_jax.inference import EmbeddingModel, load
@@ -51,7 +51,7 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
     if output.exists() and not (output / MANIFEST).is_file():
         raise EndxError(f"{output} exists and is no model folder: choose another output")
 
-    folders = [model_folder(local_copy(source, skip=("checkpoints", "*.sqlite"))) for source in sources]
+    folders = [model_folder(local_copy(source, skip=NOT_OF_MODEL)) for source in sources]
     for source, folder in zip(sources, folders, strict=True):
         trained = folder is None or read_manifest(folder).system == "trained"
         require(trained, f"{source} holds the model before training, since search was better by it: name other models")

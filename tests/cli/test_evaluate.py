@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from helpers import written
+from helpers import raising, written
 from small_beir import write_beir
 from small_squad import write_squad
 
@@ -151,7 +151,8 @@ def test_results_of_indexes_and_data_whose_names_have_dots_are_apart(index, mode
     assert str(evaluate._default_output(arguments)) == expected
 
 
-def test_pairs_without_ids_are_found_in_an_index_by_their_texts(tiny_bert, tmp_path):
+def test_pairs_without_ids_are_found_in_an_index_by_their_texts(tiny_bert, tmp_path, monkeypatch):
+    model = endx_jax.load(tiny_bert)
     rows = [f"where is the {name},the {name} is on the mat" for name in ("cat", "dog", "sofa", "mat", "zebra")]
     index, found = tmp_path / "index.sqlite", []
     for listed in (rows, rows[::-1]):
@@ -159,6 +160,8 @@ def test_pairs_without_ids_are_found_in_an_index_by_their_texts(tiny_bert, tmp_p
         index.exists() or encode_corpus(tiny_bert, data, index)
         found.append(endx_jax.evaluate(index=index, data=data).evaluation.values["mrr"].tolist())
     assert found[0] == found[1][::-1]
+    monkeypatch.setattr("endx_jax.index.index_model.load", raising(AssertionError))  # a model that is loaded
+    assert endx_jax.evaluate(model, data, index=index).evaluation.values["mrr"].tolist() == found[1]
 
 
 FORMS = {"": "the {} on the mat", "q-": "where is the {}"}

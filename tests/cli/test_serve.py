@@ -13,7 +13,7 @@ import pytest
 from helpers import written
 from http_server import Running
 
-from endx_jax.cli import serve
+from endx_jax.cli import encode, serve
 from endx_jax.data.sets.documents import Document
 from endx_jax.experiment.saved_model import load_pair_scorer
 from endx_jax.serving import app
@@ -72,6 +72,12 @@ def test_a_folder_of_documents_is_encoded_once_and_served(service, tiny_bert, tm
     assert f"the index is {os.environ['XDG_CACHE_HOME']}/endx_jax/indexes/" in said
     service(*flags)
     assert "is their index already; nothing to encode" in capsys.readouterr().out
+    encode.main([*flags, "--precision=int8"])  # into another index
+    service(*flags)
+    assert "is their index already; nothing to encode" in capsys.readouterr().out
+    (tmp_path / "docs" / "dog.md").write_text("# The dog\n\nThe dog ran.")
+    assert len(service(*flags).index) == 2
+    assert "encoded 1 document, took over 1 of " in capsys.readouterr().out
     pairs = written(tmp_path / "pairs.csv", "key,asked,answer,about\n7,where is the cat,on a mat,Cats\n")
     columns = ["--text-column=answer", "--question-column=asked", "--title-column=about", "--id-column=key"]
     ((_, document),) = service(flags[0], f"--corpus={pairs}", *columns).index.snapshot

@@ -22,6 +22,7 @@ from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.experiment.workdir import LOCK, run_index
+from endx_jax.files import expanded
 from endx_jax.index.index import Index
 from endx_jax.parallel.console import say
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -121,6 +122,15 @@ def test_a_second_run_waits_for_the_first_one_or_is_refused(config, url, monkeyp
     with workdirs.bucket_lock(lock, "wait"):
         assert b'"h"' not in buckets.read_bytes(lock)
     assert "taken over" not in capsys.readouterr().out
+
+
+def test_a_model_is_copied_without_what_a_run_writes_beside_it(url):
+    folders = "model", "checkpoints/1", "tensorboard", "wandb", "profile", "evaluation/test"
+    for name in (*(f"{folder}/a" for folder in folders), "index.sqlite", LOCK):
+        buckets.write_bytes(f"{url}/{name}", b"a")
+    check_refusal(lambda: endx_jax.load(url), "no model yet", "resume")
+    copy = expanded(buckets.CACHE) / "files" / url.replace("://", "/")
+    assert [entry.name for entry in copy.iterdir()] == ["model"]
 
 
 def test_lines_and_errors_of_a_workdir_name_the_bucket_and_not_the_local_copy(url, capsys):

@@ -8,7 +8,7 @@ from small_index import MODEL, embed, make_index
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import InUse
-from endx_jax.index.corpus_encoding import Reuse, begin_index, encode_missing, survey
+from endx_jax.index.corpus_encoding import Reuse, begin_index, encode_missing, survey, unchanged
 from endx_jax.index.index import Index
 from endx_jax.index.index_file import IndexInfo
 from endx_jax.index.shards import join_shards, shard_range
@@ -140,12 +140,31 @@ def test_another_encoding_is_refused(tmp_path, change, words, finished):
     assert path.read_bytes() == before
 
 
-def test_a_corpus_that_shrinks_meanwhile_or_an_index_of_something_else_is_refused(tmp_path):
+def test_an_index_of_something_else_is_refused(tmp_path):
     make_index(tmp_path / "i")
     check_refusal(lambda: begin_index(tmp_path / "i", info_of()), "another index", "Choose another output")
-    shrinks = tmp_path / "shrinks"
-    check_refusal(lambda: run(shrinks, info_of(), documents=DOCUMENTS[:12]), "shorter", "restore it")
-    assert run(shrinks, info_of()) == [(5, 5), (5, 5), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "stored"),
+    [
+        (DOCUMENTS[:12], 10),
+        ([*DOCUMENTS[:15], dataclasses.replace(DOCUMENTS[15], text="e"), *DOCUMENTS[16:]], 15),
+        ([*DOCUMENTS[:7], Document("e", "text"), *DOCUMENTS[7:]], 5),
+        (DOCUMENTS[::-1], 0),
+    ],
+)
+@pytest.mark.parametrize("step", [5, 23])
+def test_a_corpus_that_changes_meanwhile_is_refused_and_what_was_stored_is_right(
+    tmp_path, monkeypatch, changed, stored, step
+):
+    monkeypatch.setattr("endx_jax.index.corpus_encoding.STEP", step)
+    path, corpus = tmp_path / "i", survey(DOCUMENTS)
+    check_refusal(lambda: run(path, info_of(), documents=unchanged(changed, corpus)), "changed", "encode it again")
+    assert begin_index(path, info_of()) == (stored if step == 5 else 0)
+    run(path, info_of(), documents=unchanged([*DOCUMENTS, FIRST], corpus))  # those that were appended are left out
+    run(tmp_path / "whole", info_of())
+    assert contents(path) == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("count", [2, 3, 30])
@@ -207,10 +226,18 @@ def test_embeddings_of_unchanged_texts_are_taken_over(tmp_path, encode):
         texts.extend(some)
         return encode(some)
 
-    run(tmp_path / "new", info, noting, new, Reuse(tmp_path / "old", info))
-    assert texts == ["another", "text"]
     run(tmp_path / "afresh", info, encode, new)
-    assert contents(tmp_path / "new") == contents(tmp_path / "afresh")
+    for name, deleted, encoded in (
+        ("new", [], ["another", "text"]),
+        ("later", ["d20", "d21"], ["text 21", "text 20", "another", "text"]),
+        ("last", [f"d{n}" for n in range(23)], [document.text for document in new]),
+    ):
+        texts.clear()
+        reuse = Reuse(tmp_path / "old", info)
+        Index(tmp_path / "old").delete(deleted, missing_ok=True)  # after the index was opened
+        run(tmp_path / name, info, noting, new, reuse)
+        assert texts == encoded
+        assert contents(tmp_path / name) == contents(tmp_path / "afresh")
 
 
 def test_embeddings_of_another_model_are_not_taken_over(tmp_path):

@@ -15,12 +15,14 @@ from small_index import DOCUMENTS, EMBEDDINGS, MODEL, make_index
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.errors import DiskFull, EndxError, InUse, ReadOnly
-from endx_jax.files import expanded
+from endx_jax.files import expanded, write_text
 from endx_jax.index import index_file
 from endx_jax.index import snapshot as snapshots_module
 from endx_jax.index.index import Index, write_index
 from endx_jax.index.index_file import COSINE, INNER_PRODUCT
-from endx_jax.index.index_model import check_model
+from endx_jax.index.index_model import IndexModel, check_model
+from endx_jax.inference.manifest import MANIFEST
+from endx_jax.inference.manifest import MODEL as FOLDER
 from endx_jax.numerics import quantize
 
 OTHER = {"name": "other", "identity": "2"}
@@ -187,8 +189,10 @@ def test_copies_from_buckets_and_indexes_of_a_corpus_s_content_are_not_changed(t
 def test_a_later_version_of_an_index_in_a_bucket_is_opened_in_place(tmp_path, monkeypatch):
     made = [{}, {"embeddings": EMBEDDINGS[:1], "documents": DOCUMENTS[:1]}, {"model": OTHER}]
     versions = [make_index(tmp_path / f"{n}", **about).path for n, about in enumerate(made)]
+    write_text(tmp_path / FOLDER / MANIFEST, "{}")  # of an old copy of the run
     monkeypatch.setattr("endx_jax.index.index.local_copy", lambda path, by_version: versions[0])
     index = Index("gs://bucket/index.sqlite")
+    assert IndexModel(index).source == MODEL["name"]
     before = index.snapshot
     for expected in (["d2", "d1", "d0"], ["d0"]):
         index.reopen()

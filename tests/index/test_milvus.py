@@ -126,7 +126,7 @@ def test_values_beyond_the_limits_of_milvus_are_cut_or_refused(to, tmp_path):
     texts = {document.id: document.text for document, _ in search(to, QUESTIONS[:1], 2)[0]}
     assert texts == {"long": "x" * (milvus.LARGEST - 1), "short": ""}
     check_refusal(lambda: publish_all(Document("y" * 70_000, "text")), "id", "'yyy", "70,000 bytes", "65,535")
-    long = Document("z", "text", {"n": "y" * 70_000})
+    long = Document("z", "text", {"n": "é" * 35_000})
     check_refusal(lambda: publish_all(long), "metadata", "'z'", "70,009 bytes")
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import pathlib
 import sqlite3
 
 import jax.numpy as jnp
@@ -174,6 +175,13 @@ def test_what_token_vectors_do_not_allow_is_named(late, tmp_path):
     check_refusal(lambda: publish(Index(path), milvus, "documents"), str(path), "token vectors", "encode_document")
 
 
+def test_a_corpus_that_changes_between_its_two_readings_is_named(late, tmp_path, monkeypatch):
+    model, corpus, _ = late
+    readings = [[Document("a", text)] for text in ("cat", "dog")]
+    monkeypatch.setattr("endx_jax.index.corpus_encoding.read_corpus", lambda *_, **__: readings.pop(0))
+    check_refusal(lambda: encode_corpus(model.name, corpus, tmp_path / "new"), "changed", "encode it again")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -232,7 +240,7 @@ TWICE = "occurs twice ids unique"
         (add(Document("new", "\ud83d")), "'new' surrogate"),
         (add(Document("new", "", {"a": "\ud83d"})), "'new' surrogate"),
         *((add(Document("new", text)), "text 'new' string") for text in (None, NAN)),
-        (add(Document(77, "")), "id documents[0] string"),
+        *((add(Document(name, "")), "id documents[0] string") for name in (77, np.int64(7), pathlib.Path("a.md"))),
         (add(Document("new", "", {}, "When?")), "'new' questions tuple"),
         (add(Document("new", "", None)), "'new' metadata dictionary"),
         (add(Document("new", "", {"year": {3}})), "metadata 'new' text"),
@@ -243,6 +251,7 @@ TWICE = "occurs twice ids unique"
         (add(ASKED, known=np.full((1, 2), np.nan)), "nan"),
         (lambda index: index.add([ASKED]), "no model load one embeddings"),
         (lambda index: index.delete(["d1", "d7"]), "'d7' check the ids"),
+        *((lambda index, name=name: index.delete(["d1", name]), "ids[1] string") for name in (np.int64(7), b"d2", [])),
         (lambda index: index.delete([*"abcd"]), "'a', 'b', 'c' 1 others"),
     ],
 )
@@ -264,6 +273,8 @@ JUDGED = Judgements(("q",), ("?",), ({"d1": 1, "b": 1, "a": 1},), ((),))
         (lambda index: searching(index, functools.partial(embed, width=2)).search(["a"], mode="no"), "mode 'no' bm25"),
         (lambda index: index.search(["a"], 0, mode="bm25"), "k 0 at least 1"),
         (lambda index: index.search(["a", None], mode="bm25"), "questions[1] string"),
+        (lambda index: index.search([b"a"], mode="bm25"), "questions[0] string bytes"),
+        (lambda index: index.get(np.int64(7)), "id string int64"),
         (lambda index: index.search(["a", "b"], embeddings=EMBEDDINGS[:1], mode="dense"), "embeddings 1 2 each"),
         (lambda index: find_rows(index.snapshot, JUDGED), "2 of 3 'a' encode the corpus"),
     ],

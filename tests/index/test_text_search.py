@@ -6,6 +6,7 @@ from small_index import make_index
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.index.approximate import ENGINES
 from endx_jax.index.index import Index
+from endx_jax.index.index_file import changing, store_info
 from endx_jax.ranking.hybrid import Hybrid
 
 TEXTS = ["cats sleep", "dogs bark", "cats bark", "fish"]
@@ -79,6 +80,13 @@ def test_an_index_names_its_source(index, tmp_path):
     assert str(found) == "2 documents (all answers of 'faq.csv')"
     found.delete(["a"])
     assert str(found) == "1 document (all answers of 'faq.csv', changed since)"
+
+
+def test_words_follow_the_language_of_the_index(index):
+    for language, found in (("english", ["d0"]), ("german", []), ("english", ["d0"])):
+        with changing(index.path) as database:
+            store_info(database, language=language)
+        assert ids(index.search("sleeping", mode="bm25")) == found
 
 
 @pytest.mark.parametrize("engine", ["exact", *ENGINES])
