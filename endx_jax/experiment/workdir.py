@@ -138,7 +138,7 @@ def read_data(workdir: Folder | os.PathLike | str) -> dict:
       EndxError: the file can't be read, or has no hash.
     """
     contents = _read_json(workdir, DATA)
-    json_files.text_at(contents, "sha256", f"{workdir}/{DATA}")
+    json_files.text_at(contents, "sha256", f"{os.fspath(workdir)}/{DATA}")
     return contents
 
 
