@@ -21,18 +21,17 @@ import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-import filelock
 import tqdm
 
 from endx_jax.errors import EndxError, InUse, RunInterrupted, first_line, install
-from endx_jax.files import expanded, replacing, reporting_full_disk, state_of, write_text
+from endx_jax.files import expanded, locked, replacing, reporting_full_disk, state_of, write_text
 
 EXTRAS = {"gs": "gcs", "s3": "s3"}  # the extra of endx_jax for each scheme
 CACHE = "~/.cache/endx_jax/buckets"  # local copies, by scheme, bucket and path
 ATTEMPTS = 3  # copies of a folder that changes meanwhile
 EVERY = 10.0  # seconds between uploads of growing files
 LARGE = 50e6  # bytes of a copy that has a progress bar
-# What is not copied of a run in a bucket, and what is not copied for its model and settings.
+# Parts of a run in a bucket that are never copied, and those that are not copied to load its model.
 NOT_COPIED = (".lock", "checkpoints", "tensorboard", "wandb", "profile")
 NOT_OF_MODEL = (*NOT_COPIED, "evaluation", "*.sqlite")
 DENIED = r"\b40[13]\b|Forbidden|PERMISSION_DENIED|UNAUTHENTICATED|[Cc]redentials"
@@ -234,9 +233,9 @@ def local_copy(path: str | os.PathLike, skip: Sequence[str] = (), *, by_version:
         return local
     cache = expanded(CACHE)
     place, versions = (cache / part / url.replace("://", "/") for part in ("files", "versions"))
-    lock = cache / f"{url.split('/')[2]}.lock"  # of the bucket: a file and its folder have common copies
+    lock = cache / f"{url.split('/')[2]}.lock"  # one for the bucket: copies of a folder and a file in it overlap
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(lock):
+    with locked(lock, waits=True):
         for _ in range(ATTEMPTS):
             objects = listing(url, skip)
             if not objects:

@@ -5,6 +5,7 @@ import errno
 import glob
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import platform
@@ -45,9 +46,10 @@ def replacing(path: pathlib.Path, mode: str = "w") -> Iterator[IO]:
     try:
         with reporting_full_disk(path):
             if path.exists() and (not path.is_file() or path.parent == pathlib.Path("/dev")):
-                # To open these again would overwrite a file to which they are redirected from its beginning.
+                # If one of these is redirected to a file, opening it again would overwrite the file's beginning.
                 number = {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
-                sys.stdout.flush()  # what was printed precedes it
+                if number:
+                    sys.stdout.flush()  # what was printed precedes it
                 handle = os.dup(number) if number else os.open(path, os.O_WRONLY)
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,8 +202,8 @@ def _try_lock(folder: pathlib.Path) -> Iterator[bool | None]:
 
 
 @contextmanager
-def locked(path: pathlib.Path, *, advice: str = "wait for it or stop it") -> Iterator[str | None]:
-    """Context that takes an exclusive lock on a lock file, without waiting.
+def locked(path: pathlib.Path, *, advice: str = "wait for it or stop it", waits: bool = False) -> Iterator[str | None]:
+    """Context that takes an exclusive lock on a lock file.
 
     The lock is advisory (`flock`), and the system releases it when the process ends. It applies between machines if the
     file system supports that, as NFS does. The file contains the name of its holder and is not removed.
@@ -209,6 +211,7 @@ def locked(path: pathlib.Path, *, advice: str = "wait for it or stop it") -> Ite
     Args:
       path: lock file, in an existing folder.
       advice: end of the error message if the lock is held elsewhere.
+      waits: true to wait until the lock is free, with a line that says so, and not to raise InUse.
 
     Yields:
       None if the lock is held; if the system can't lock files, the reason, and the block runs without a lock.
@@ -221,9 +224,14 @@ def locked(path: pathlib.Path, *, advice: str = "wait for it or stop it") -> Ite
     lock = filelock.FileLock(path, 0.0, mode=0o644, thread_local=False, on_acquired=_sign)
     reason = None
     try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise InUse(f"{path.parent} is in use by {_holder(path)}: {advice}") from None
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            message = f"{path.parent} is in use by {_holder(path)}"
+            if not waits:
+                raise InUse(f"{message}: {advice}") from None
+            logging.getLogger(__name__).warning("%s: waiting for it", message)
+            lock.acquire(timeout=-1)
     except OSError as failure:
         if failure.filename is not None:  # opening the file failed, not locking it
             link = "it is a symbolic link; remove it"
@@ -297,7 +305,7 @@ def expanded(path: str | os.PathLike, instead: str = "name another path") -> pat
 
 
 def cache_folder(folder: str | os.PathLike) -> pathlib.Path:
-    """Returns the folder of a cache by `expanded`; `os.devnull`, which holds no files, if no home folder is known."""
+    """Expands the path of a cache folder; returns `os.devnull`, which holds no files, if no home folder is known."""
     try:
         return expanded(folder)
     except EndxError:

@@ -98,5 +98,5 @@ def signs(embeddings: np.ndarray) -> np.ndarray:
 
 
 def dequantize(values: Any) -> Any:
-    """Returns the embeddings of a `Quantized`, float32 [..., E] of NumPy or JAX as it is; other values unchanged."""
+    """Returns a `Quantized` as float32 [..., E], in NumPy or JAX like its codes; returns other values unchanged."""
     return values.codes.astype(np.float32) * values.scales[..., None] if isinstance(values, Quantized) else values

@@ -87,9 +87,10 @@ def measure_layers(model: str, data: str, folder: pathlib.Path) -> dict:
         contents = {"model": model, "data": data, "sets": sizes, "layers": names, "systems": systems}
         write_text(file, json.dumps(contents) + "\n")
     found = json_files.read_json_file(file)
-    measured = {key: found.get(key) for key in ("model", "data")}
+    measured = {"model": model, "data": data} | {key: found[key] for key in ("model", "data") if key in found}
     if measured != {"model": model, "data": data}:
-        raise EndxError(f"{file} holds measures of {measured}, not of {model} on {data}; give another --output")
+        other = f"{measured['model']} on {measured['data']}"
+        raise EndxError(f"{file} is of {other}, not of {model} on {data}; give another --output")
     return found
 
 

@@ -19,7 +19,7 @@ from endx_jax.data.sets.splits import with_many_questions
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import pools, read_splits
 from endx_jax.experiment.run_index import write_pool
-from endx_jax.experiment.workdir import INDEX, RESULTS, check_writable, read_config, read_data
+from endx_jax.experiment.workdir import DATA, INDEX, RESULTS, check_writable, read_config, read_json
 from endx_jax.index.index_evaluation import (
     JudgementRows,
     evaluate_answered,
@@ -98,7 +98,7 @@ def read_pools(
     """
     records = data.records() if data else read_splits(settings).test
     if workdir:
-        begun = read_data(workdir).get("evaluated", {})
+        begun = read_json(workdir, DATA).get("evaluated", {})
         if begun.get("test set", records.ranked_sha256) != records.ranked_sha256:
             say("warning: the run began with other data, and may have been trained on some of these questions")
     sets = pools(records, settings, data)
@@ -118,7 +118,7 @@ def rank_set(
 ) -> Results:
     """Ranks one data set with all systems; writes and returns the results. `reranker` has scorer, name and depth."""
     records = pools.primary
-    agreement.check_equal(lambda: {f"set {dataset}": records.sha256})
+    agreement.check_equal(lambda: {f"set {dataset}": records.ranked_sha256})
     say(f"evaluating {len(records.questions):,} questions against {len(records.candidates):,} candidates of {dataset}")
     hybrid = stored_hybrid(model.name, cosine=model.cosine, language=records.text_language)
     systems = {system: model.ranked}

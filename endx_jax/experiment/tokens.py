@@ -36,7 +36,7 @@ from endx_jax.data.sets.splits import Splits
 from endx_jax.data.settings import DataSettings
 from endx_jax.data.sources import data_of, find_data
 from endx_jax.data.tokenization import TextProcessor
-from endx_jax.errors import EndxError, InUse
+from endx_jax.errors import EndxError
 from endx_jax.experiment.workdir import check_writable
 from endx_jax.files import expanded, locked, sha256_of, write_text
 from endx_jax.parallel.agreement import on_primary
@@ -120,17 +120,12 @@ def _ensure(
         "length": {side: processors[side].length for side in SIDES},
         "pad_id": {side: processors[side].tokenizer.pad_id for side in SIDES},
     }
-    while not _is_written(folder, about):
-        try:
-            with locked(folder / ".lock"):
-                if not _is_written(folder, about):  # by another process
-                    # Marks the folder, since only marked ones are written to.
-                    write_text(folder / MANIFEST, "{}\n")
-                    _write(folder, parts, settings, processors, held_out, about)
-        except InUse:
-            if not waits:
-                raise
-            time.sleep(0.5)
+    if not _is_written(folder, about):
+        with locked(folder / ".lock", waits=waits):
+            if not _is_written(folder, about):  # by another process
+                # Marks the folder, since only marked ones are written to.
+                write_text(folder / MANIFEST, "{}\n")
+                _write(folder, parts, settings, processors, held_out, about)
 
 
 def _is_written(folder: pathlib.Path, about: Mapping) -> bool:

@@ -77,17 +77,17 @@ class Workdir(os.PathLike):
 Folder = pathlib.Path | Workdir
 
 
-def _read_json(workdir: Folder | os.PathLike | str, name: str) -> dict:
-    """Reads a JSON file of a run, of a bucket no other one; returns an empty dictionary if there is none."""
+def read_json(workdir: Folder | os.PathLike | str, name: str) -> dict:
+    """Reads a JSON file of a run, alone if it is in a bucket; returns an empty dictionary if there is none."""
     if not isinstance(workdir, Workdir) and (url := url_of(workdir)):
         return json_files.parse(read_bytes(f"{url}/{name}") or b"{}", f"{url}/{name}", dict)
     return json_files.read_optional((workdir if isinstance(workdir, Workdir) else local_copy(workdir)) / name)
 
 
 def saved_system(workdir: str | os.PathLike) -> str:
-    """Returns which system of its `results.json` a run's model is: `trained`, or `untrained` if that was better."""
+    """Returns which system a run's model is: `trained`, or `untrained` if that was better."""
     name = f"{MODEL}/{MODEL_MANIFEST}"
-    return json_files.text_at(_read_json(workdir, name), "system", name, "trained")
+    return json_files.text_at(read_json(workdir, name), "system", name, "trained")
 
 
 def check_writable(folder: os.PathLike, flag: str = "workdir") -> None:
@@ -121,7 +121,7 @@ def read_config(workdir: Folder | os.PathLike) -> "Settings":
     Raises:
       EndxError: the workdir holds no run.
     """
-    contents = _read_json(workdir, CONFIG)
+    contents = read_json(workdir, CONFIG)
     if not contents:
         raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
     if "objective" not in contents:
@@ -131,14 +131,14 @@ def read_config(workdir: Folder | os.PathLike) -> "Settings":
     return resolve(contents, finished=True)
 
 
-def read_data(workdir: Folder | os.PathLike | str) -> dict:
+def read_data(workdir: Folder) -> dict:
     """Reads a run's `data.json`: `sha256` of its training data, and counts.
 
     Raises:
       EndxError: the file can't be read, or has no hash.
     """
-    contents = _read_json(workdir, DATA)
-    json_files.text_at(contents, "sha256", f"{os.fspath(workdir)}/{DATA}")
+    contents = read_json(workdir, DATA)
+    json_files.text_at(contents, "sha256", str(workdir / DATA))
     return contents
 
 

@@ -231,10 +231,10 @@ def survey(documents: Iterable[Document]) -> Survey:
 
 
 def unchanged(documents: Iterable[Document], corpus: Survey) -> Iterator[Document]:
-    """Yields the documents of a corpus that was surveyed, without those that were appended since.
+    """Yields the documents of a surveyed corpus while they equal those of the survey; ignores appended ones.
 
     Raises:
-      EndxError: others than in the survey are read; none of them is yielded.
+      EndxError: a document differs from the survey; no such document is yielded.
     """
     digest, stream = hashlib.sha256(), itertools.islice(documents, corpus.documents)
     for expected in corpus.hashes:
@@ -338,12 +338,14 @@ def encode_missing(
 
     Raises:
       InUse: another process writes to the file.
-      EndxError: the file can't be written.
+      EndxError: the corpus has fewer documents than before, or the file can't be written.
     """
     wanted, done = shard_range(info), begin_index(path, info)
     stream = itertools.islice(documents, wanted.start + done, wanted.stop)
     for start in range(done, len(wanted), step):
         part = list(itertools.islice(stream, step))
+        if len(part) < min(step, len(wanted) - start):
+            raise EndxError("the corpus is shorter than when it was first read; restore it, or encode it again")
         texts = [document.text for document in part]
         embeddings, encoded = reuse.encode(texts, encode) if reuse else (encode(texts), len(texts))
         asked = [question for document in part for question in document.questions]

@@ -17,7 +17,7 @@ def shard_range(info: IndexInfo) -> range:
 
 
 def encoding_settings(info: IndexInfo) -> dict[str, object]:
-    """Returns the settings, beside the model, by which the embeddings of equal texts are equal."""
+    """Returns the settings, other than the model, that affect the embedding of a text."""
     return {
         "product_dtype": info.model.get("product_dtype") or "unknown",
         "pool_factor": info.model.get("pool_factor", 1),

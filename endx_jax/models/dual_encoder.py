@@ -82,12 +82,12 @@ class DualEncoder:
         return params.get("shared", {}) | params.get(side, {})
 
     def has_one_tower(self, params: dict) -> bool:
-        """Returns true if both sides have the same tower and parameters, for the same tokens or others."""
+        """Returns true if both sides have the same tower and parameters; their `TokenSettings` may differ."""
         question, answer = (self.tower(side).clone(tokens=None) for side in SIDES)
         return question == answer and not params.keys() & {*SIDES}
 
     def is_siamese(self, params: dict) -> bool:
-        """Returns true if both sides have the same tower and parameters, for the same tokens."""
+        """Returns true if both sides have the same tower, parameters and `TokenSettings`."""
         return self.question.tokens == self.answer.tokens and self.has_one_tower(params)
 
     @property

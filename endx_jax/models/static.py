@@ -48,7 +48,7 @@ class TokensConfig(HuggingFaceConfig):
 
 @dataclasses.dataclass(frozen=True)
 class StaticConfig(TokensConfig):
-    """Config of static token vectors, the format that `pretrained.static` writes: of an encoder without layers."""
+    """Config of static token vectors, an encoder without layers, in the format that `pretrained.static` writes."""
 
     dropout: float = 0.0
     attention_dropout: float = 0.0

@@ -98,7 +98,7 @@ def exit_if_distributed(status: int, message: str) -> None:
 
 
 def exit_now(status: int, message: str) -> None:
-    """Prints and reports a message and exits without Python's cleanup; files on disk are complete at any time."""
+    """Prints and reports a message, and exits without Python's cleanup, which may wait for a compilation."""
     with contextlib.suppress(OSError):
         os.write(2, f"endx_jax: {message}\n".encode())
     exit_if_distributed(status, message)

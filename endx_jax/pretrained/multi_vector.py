@@ -10,7 +10,7 @@ from endx_jax.models.token_embeddings import UNPOOLED, TokenPooling, TokenSettin
 
 # Kinds of models in the file that states their use.
 KIND, PYLATE = "MultiVectorEncoder", "ColBERT"
-# Names of their similarity, the default first. PyLate 1.0 wrote that of sentence-transformers, and used MaxSim.
+# Accepted names of their similarity, the default first. PyLate 1.0 wrote `cosine`, but used MaxSim.
 SIMILARITIES = {KIND: ("maxsim", "MaxSim", None), PYLATE: ("MaxSim", "maxsim", "cosine", None)}
 POOLING = "HierarchicalTokenPooling"
 ORDER = ("Transformer", "Dense", "MultiVectorMask", "Normalize", POOLING)

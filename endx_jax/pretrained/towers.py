@@ -37,7 +37,7 @@ POSITIONS = 512
 # Settings of both towers that `fill_in` takes from a folder, with what to set where the folders of the sides differ.
 COMMON = {
     "pooling": "model.pooling",
-    "tokens": "model.pooling and model.tokens",
+    "tokens": "one of model.tokens to another value than its default",
     "projection": "model.projection",
     "projection_bias": "model.projection_bias, or model.projection to another width",
     "projection_function": "model.projection_function, or model.projection to another width",

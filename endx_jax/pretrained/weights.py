@@ -14,7 +14,7 @@ from endx_jax.pretrained.stored import StoredArray, open_file
 
 SINGLE_FILE = "model.safetensors"
 SHARD_INDEX = "model.safetensors.index.json"
-# How PyTorch's files, which are never read, as pickles run code, are converted: of an encoder, and of other modules.
+# How to convert PyTorch's files of an encoder, and of other modules. They are never read, since pickles run code.
 OF_ENCODER = "transformers: AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 OF_MODULE = "sentence-transformers: SentenceTransformer(FOLDER).save_pretrained(FOLDER), where FOLDER has modules.json"
 

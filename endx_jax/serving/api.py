@@ -224,7 +224,8 @@ async def add(request: Request, body: DocumentsRequest) -> Response:
         check_model(server.service.index, server.service.model)
     except EndxError as other:
         raise Refusal(409, f"documents: {other}", code="other_model") from None
-    check_texts("documents", [new.text for new in body.documents], server.limits)
+    # The passages of a split text are short.
+    check_texts("documents", ["" if new.split else new.text for new in body.documents], server.limits)
     check_distinct(new.id for new in body.documents if new.id)
     with server.batcher.request():
         documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])

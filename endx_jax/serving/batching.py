@@ -101,7 +101,7 @@ class Batcher(Generic[Job, Result]):
         return waiting.answer
 
     async def prepare(self, steps: Iterable[Callable[[], object]]) -> None:
-        """Runs preparations in a thread of their own until `stop`; requests before the first are done are refused."""
+        """Runs preparations in a separate thread until `stop`; requests are refused until the first call returns."""
         for step in steps:
             if not self._stopping:
                 await asyncio.get_running_loop().run_in_executor(self._behind, step)

@@ -80,7 +80,7 @@ async def serve(
     Takes over the socket. It does not wait for the running batch, whose thread may still run.
 
     Raises:
-      Exception: that of a preparation without which no request is answered.
+      Exception: a preparation failed that requests need; it is raised as it is.
     """
     until = until or _signalled()  # before the application starts, whose warm-up a signal may end
     log, failed = logging.getLogger(__name__), list[BaseException]()
@@ -93,7 +93,7 @@ async def serve(
             failure = None if preparing.cancelled() else preparing.exception()
             if failure and app.state.server.batcher.ready:
                 bug = None if isinstance(failure, EndxError) else failure
-                log.error("further programs are compiled when requests need them: %s", failure, exc_info=bug)
+                log.error("preparation failed; programs are compiled when first needed: %s", failure, exc_info=bug)
             elif failure:
                 failed.append(failure)
                 stopped.cancel()

@@ -103,7 +103,7 @@ class TextReader(Protocol):
 class Counts(NamedTuple):
     """Numbers of distinct questions, right pairs and hard negatives of training data.
 
-    A store on disk also has the questions that have only hard negatives.
+    The count of a `TokenStore` includes questions that have only hard negatives.
     """
 
     questions: int

@@ -83,7 +83,7 @@ FORMATS: list[Format] = [
     ANSWERS,
     COLUMNS,
 ]
-# Those that other processes know too; a program or a config file may add formats of its own to `FORMATS`, and data.
+# Formats that other processes can read too: without `MADE`, whose data a config file makes, and without added formats.
 PACKAGED = tuple(FORMATS[1:])
 
 

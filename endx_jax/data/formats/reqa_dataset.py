@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import filelock
 import numpy as np
 import requests
 import tensorflow_datasets as tfds
@@ -26,7 +25,7 @@ from endx_jax.data.formats import folders, text_files
 from endx_jax.data.formats.origins import ORIGINS, SPLITS, Origin, PublishedFile
 from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, convert_paragraphs, with_sentences
 from endx_jax.errors import EndxError
-from endx_jax.files import expanded, sha256_of
+from endx_jax.files import expanded, locked, sha256_of
 from endx_jax.settings import check_choice
 
 NAMES = tuple(ORIGINS)
@@ -280,7 +279,7 @@ def _generate(builder: Reqa, progress: bool) -> None:
     settings = tfds.download.DownloadConfig(force_checksums_validation=True, try_download_gcs=False)
     try:
         os.makedirs(builder.data_dir_root, exist_ok=True)
-        with filelock.FileLock(os.path.join(builder.data_dir_root, f".{builder.name}.lock")):
+        with locked(pathlib.Path(builder.data_dir_root, f".{builder.name}.lock"), waits=True):
             if _is_whole(builder):
                 return
             if os.path.exists(builder.data_dir):

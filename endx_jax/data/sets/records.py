@@ -42,7 +42,7 @@ class RetrievalSet:
         as its own text; None if there are none.
       language: language of the texts, for BM25; empty: it is detected.
       numbered: true if the data has no ids of candidates, so that they were counted, and mean nothing elsewhere.
-      own: first of the mixed sets, as it was before, with the texts that are searched; None if no sets were mixed.
+      own: first of the mixed sets, unchanged, whose texts are searched; None if no sets were mixed.
     """
 
     questions: tuple[str, ...]
@@ -207,8 +207,8 @@ class RetrievalSet:
 
     @functools.cached_property
     def ranked_sha256(self) -> str:
-        """Hash of all data that rankings and indexes have: those of `sha256`, grades, exclusions and ids."""
-        parts = (self.sha256, self.grades, self.excluded, self.question_ids, self.candidate_ids)
+        """Hash of all data that rankings and indexes depend on: those of `sha256`, grades and ids."""
+        parts = (self.sha256, self.grades, self.question_ids, self.candidate_ids)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     @property
@@ -239,7 +239,7 @@ class RetrievalSet:
             index, sizes = index[order], tuple(np.bincount(sources).tolist())
         none = ((),) * len(self.questions)
         wrong, excluded = self.hard_negatives or none, self.excluded or none
-        same = self.own_texts  # which `RetrievalSetBuilder` excludes, but who makes a set otherwise may not
+        same = self.own_texts  # not in `excluded` if the set was not made by `RetrievalSetBuilder`
         listed = ({*rows, *excluded[n]} | ({same[n]} if n in same else set()) for n, rows in enumerate(self.qrels))
         right = list(map(sorted, listed))
         scores = None
@@ -332,7 +332,7 @@ class RetrievalSetBuilder:
           merge: false to merge the question only with those that have its id too.
         """
         if not right:
-            self.without_right.append(Example(question, right, wrong, scores, id, group))
+            self.without_right.append(Example(question, right, wrong, scores, id, group, excluded))
             return
         row = self.questions.setdefault(question if merge else (question, id), len(self._listed))
         if row == len(self._listed):
@@ -365,7 +365,10 @@ class RetrievalSetBuilder:
         """Returns the set; true keeps the column of hard negatives even if there are none."""
         for example in self.without_right:
             if example.question in self.questions:
-                self._judge(self.questions[example.question], (), example.wrong, example.scores)
+                row = self.questions[example.question]
+                self._judge(row, (), example.wrong, example.scores)
+                if example.excluded:
+                    self._excluded[row].update(map(self.candidate, example.excluded))
 
         def unless_right(column: Mapping[int, set[int]]) -> tuple[tuple[int, ...], ...]:
             rows = enumerate(self._grades)
@@ -396,7 +399,7 @@ class RetrievalSetBuilder:
 
 
 def _unique_ids(ids: Sequence[str], letter: str) -> tuple[str, ...]:
-    """Returns ids with `letter` and the row in place of empty ones; new and repeated ones end in underscores if taken.
+    """Returns unique ids: `letter` and the row for empty ones, and underscores after an id that is taken already.
 
     The first of equal ids is kept.
     """
