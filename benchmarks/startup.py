@@ -212,7 +212,8 @@ def main() -> None:
     options, overrides = parser.parse_known_args()
     if "answer" in options.parts and not options.data:
         parser.error("answer needs --data, a folder of SQuAD 1.1")
-    if options.peer and {"import", "step"} & {*options.parts}:
+    has_peer = options.peer and bool({"import", "step"} & {*options.parts})
+    if has_peer:
         with common.needs(peer_trainer.NEEDED):
             importlib.metadata.version("sentence-transformers")
     results = imports(options) if "import" in options.parts else []
@@ -221,7 +222,7 @@ def main() -> None:
     if "step" in options.parts:
         results += steps(options, overrides)
     print(common.table(results))
-    packages = ("transformers", "tokenizers", *(("torch", "sentence-transformers") if options.peer else ()))
+    packages = ("transformers", "tokenizers", *(("torch", "sentence-transformers") if has_peer else ()))
     common.write(options.json, vars(options), results, overrides=overrides, versions=common.versions(*packages))
 
 
