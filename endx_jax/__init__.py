@@ -51,6 +51,4 @@ def __getattr__(name: str):
     raise AttributeError(f"module 'endx_jax' has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
-    """Returns the public names, for tab completion."""
-    return list(__all__)
+__dir__ = __all__.copy  # for tab completion

@@ -1,4 +1,4 @@
-"""Files in buckets (`gs://`, `s3://`): local copies, uploads, and a lock, through fsspec.
+"""Files in buckets (`gs://`, `s3://`): local copies and uploads, through fsspec.
 
 What is memory-mapped or opened by SQLite needs a local file, so everything that is read is copied first, and everything
 that is written is written locally and then uploaded. An object appears when its upload is complete, and an upload that
@@ -24,7 +24,7 @@ from typing import Any
 import tqdm
 
 from endx_jax.errors import EndxError, InUse, RunInterrupted, first_line, install
-from endx_jax.files import expanded, locked, replacing, reporting_full_disk, state_of, write_text
+from endx_jax.files import expanded, locked, repeating, replacing, reporting_full_disk, state_of, write_text
 
 EXTRAS = {"gs": "gcs", "s3": "s3"}  # the extra of endx_jax for each scheme
 CACHE = "~/.cache/endx_jax/buckets"  # local copies, by scheme, bucket and path
@@ -336,20 +336,13 @@ class Mirror:
     @contextlib.contextmanager
     def uploading(self, *patterns: str) -> Iterator[None]:
         """Context in which files are uploaded every few seconds; arguments as in `upload`."""
-        left = threading.Event()
 
-        def run() -> None:
-            while not left.wait(EVERY):
-                with contextlib.suppress(EndxError, RunInterrupted):  # the next `upload` of the caller raises them
-                    self.upload(*patterns)
+        def upload() -> None:
+            with contextlib.suppress(EndxError, RunInterrupted):  # the next `upload` of the caller raises them
+                self.upload(*patterns)
 
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        try:
+        with repeating(upload, EVERY):
             yield
-        finally:
-            left.set()
-            thread.join()
 
     def upload(self, *patterns: str) -> None:
         """Uploads files that were written since the last call, and removes objects whose files were removed.

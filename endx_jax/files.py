@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -199,6 +200,24 @@ def _try_lock(folder: pathlib.Path) -> Iterator[bool | None]:
         except (ImportError, OSError):
             acquired = None
         yield acquired
+
+
+@contextmanager
+def repeating(action: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Context in which a thread calls `action` every so many seconds."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

@@ -18,6 +18,4 @@ def __getattr__(name: str):
     raise AttributeError(f"module 'endx_jax.data' has no attribute {name!r}")
 
 
-def __dir__() -> list[str]:
-    """Returns the public names, for tab completion."""
-    return list(__all__)
+__dir__ = __all__.copy  # for tab completion

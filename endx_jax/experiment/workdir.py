@@ -1,12 +1,12 @@
 """Workdir of a run: its files, the check that a run may resume in it, and the lock against a second run."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
 import shutil
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from endx_jax.buckets import (
     url_of,
 )
 from endx_jax.errors import EndxError, InUse, RunInterrupted
-from endx_jax.files import check_replaceable, expanded, holder_of, locked, signature, write_text
+from endx_jax.files import check_replaceable, expanded, holder_of, locked, repeating, signature, write_text
 from endx_jax.inference.manifest import MANIFEST as MODEL_MANIFEST
 from endx_jax.inference.manifest import MODEL, check_embeds
 from endx_jax.parallel.agreement import on_primary
@@ -277,20 +277,17 @@ def bucket_lock(url: str, advice: str) -> Iterator[None]:
       InUse: another process holds it.
       EndxError, RunInterrupted: the bucket can't be written to.
     """
-    own, left = signature(key=uuid.uuid4().hex), threading.Event()
+    own = signature(key=uuid.uuid4().hex)
     with bucket_errors(url):
         if not _create(url, own):
             _wait_for_its_end(url, advice)
             remove(url)
             if not _create(url, own):
                 raise InUse(f"{url} was taken by another process: {advice}")
-    writer = threading.Thread(target=_rewrite, args=(url, own, left), daemon=True)
-    writer.start()
     try:
-        yield
+        with repeating(functools.partial(_rewrite, url, own), LOCK_EVERY):
+            yield
     finally:
-        left.set()
-        writer.join()
         with bucket_errors(url):
             if _read(url)[0] == own:
                 filesystem(url).rm_file(url)
@@ -334,16 +331,12 @@ def _read(url: str) -> tuple[bytes, str]:
         return b"", ""
 
 
-def _rewrite(url: str, own: bytes, left: threading.Event) -> None:
-    """Rewrites a lock object from time to time; ends the process if another one has taken it."""
-    while not left.wait(LOCK_EVERY):
-        try:
-            with bucket_errors(url):
-                contents, _ = _read(url)
-                if contents == own:
-                    filesystem(url).pipe_file(url, own)
-                    continue
-        except (EndxError, RunInterrupted):
-            continue  # uploads report it
-        message = f"{url} was taken over by {holder_of(contents)}: this process ends"
-        exit_now(2, message)
+def _rewrite(url: str, own: bytes) -> None:
+    """Rewrites a lock object; ends the process if another one has taken it."""
+    with contextlib.suppress(EndxError, RunInterrupted):  # uploads report them
+        with bucket_errors(url):
+            contents, _ = _read(url)
+            if contents == own:
+                filesystem(url).pipe_file(url, own)
+                return
+        exit_now(2, f"{url} was taken over by {holder_of(contents)}: this process ends")

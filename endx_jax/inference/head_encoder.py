@@ -16,8 +16,9 @@ from endx_jax.inference.identity import model_identity
 from endx_jax.inference.text_batches import compute_batches, equal_batches
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.numerics import round_up
 from endx_jax.parallel.console import say, showing_progress
-from endx_jax.parallel.sharding import put, rounded_up, state_shardings
+from endx_jax.parallel.sharding import batch_shards, put, state_shardings
 
 HEADS_BLOCK = 4096  # number of vectors that heads encode at a time
 
@@ -60,7 +61,7 @@ class HeadEncoder:
     def __call__(self, params: dict, side: str, texts: Sequence[str], *, progress: bool = False) -> np.ndarray:
         """Encodes N >= 1 texts of a side with the parameters of the dual encoder; returns float32 [N, E]."""
         values = self.vectors(side, texts)
-        size = rounded_up(min(HEADS_BLOCK, len(values)), self._mesh)
+        size = round_up(min(HEADS_BLOCK, len(values)), batch_shards(self._mesh))
         blocks = equal_batches(len(values), size, self._mesh, lambda rows: Vectors(values[rows]))
         bar = tqdm.tqdm(total=len(values), desc=f"encoding {side}s", unit="text", disable=not progress, leave=False)
         return compute_batches(blocks, lambda vectors: self._heads(params, side, vectors), self._mesh, bar)

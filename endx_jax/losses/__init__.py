@@ -42,8 +42,4 @@ __all__ = [
     "triplet",
     "vocabulary_nll",
 ]
-
-
-def __dir__() -> list[str]:
-    """Returns the public names, for tab completion."""
-    return list(__all__)
+__dir__ = __all__.copy  # for tab completion

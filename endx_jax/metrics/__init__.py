@@ -25,8 +25,4 @@ __all__ = [
     "recall_at",
     "reciprocal_rank",
 ]
-
-
-def __dir__() -> list[str]:
-    """Returns the public names, for tab completion."""
-    return list(__all__)
+__dir__ = __all__.copy  # for tab completion

@@ -9,12 +9,12 @@ import logging
 import logging.handlers
 import pathlib
 import sys
-import threading
 from collections.abc import Iterator
 
 import tqdm
 
 from endx_jax.errors import EndxError, printable
+from endx_jax.files import repeating
 from endx_jax.parallel.distributed import is_primary
 
 LOG = logging.getLogger("endx_jax")
@@ -107,22 +107,8 @@ def showing_progress() -> bool:
 @contextlib.contextmanager
 def ticking(bar: tqdm.tqdm) -> Iterator[tqdm.tqdm]:
     """Context in which a progress bar is redrawn every second; closes the bar at its end."""
-    ended = threading.Event()
-
-    def draw() -> None:
-        while not ended.wait(INTERVAL):
-            bar.refresh()
-
-    thread = threading.Thread(target=draw, name="progress", daemon=True)
-    with bar:
-        if not bar.disable:
-            thread.start()
-        try:
-            yield bar
-        finally:
-            ended.set()
-            if thread.is_alive():
-                thread.join()
+    with bar, contextlib.nullcontext() if bar.disable else repeating(bar.refresh, INTERVAL):
+        yield bar
 
 
 @contextlib.contextmanager

@@ -17,7 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from endx_jax.errors import EndxError
 from endx_jax.models.sharding_hints import BATCH_AXES
-from endx_jax.numerics import round_up
 from endx_jax.parallel.mesh import AXES, check_process
 from endx_jax.settings import check_choice
 
@@ -138,11 +137,6 @@ def batch_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
 def batch_shards(mesh: Mesh) -> int:
     """Returns the number of parts into which a batch is split."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
-
-
-def rounded_up(batch_size: int, mesh: Mesh) -> int:
-    """Rounds a batch size up to a multiple of the number of batch shards."""
-    return round_up(batch_size, batch_shards(mesh))
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

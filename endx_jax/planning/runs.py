@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from endx_jax.batch import Tokens
 from endx_jax.data.batches.ragged import Ragged
 from endx_jax.data.batches.token_store import TokenStore
 from endx_jax.data.batches.token_tables import Counts, Pairs, TokenTable, VectorTable
@@ -26,6 +25,7 @@ from endx_jax.parallel.memory import DeviceMemory, measure
 from endx_jax.parallel.mesh import make_mesh
 from endx_jax.planning.chips import Chip
 from endx_jax.pretrained.published import outline, outline_tokens
+from endx_jax.pretrained.towers import embedding_width
 
 # Pairs and steps to plan for if the training data is not here.
 SOME_PAIRS, SOME_STEPS = 1000, 1000
@@ -101,7 +101,8 @@ def stand_in(model: Model) -> Pairs:
         tokens = np.zeros(size * length, np.int32)
         tables[side] = TokenTable.from_lengths(tokens, np.full(size, length), pad_id=0)
         if model.method.frozen_towers:
-            tables[side] = VectorTable(np.zeros((size, _base_width(model, side)), np.float32))
+            width = embedding_width(settings.model, model.sources[side])
+            tables[side] = VectorTable(np.zeros((size, width), np.float32))
     negatives = max(1, settings.data.hard_negatives)
 
     def unknown(width: int) -> Ragged:
@@ -131,13 +132,6 @@ def _outlined(settings: Settings, platform: str, counts: Counts | None) -> Model
     weights = {side: np.zeros(source.config.vocab_size, np.float32) for side, source in sources.items()}
     chosen = weights if settings.model.token_weights else None
     return Model(finalize(settings, sources, counts), sources, {}, chosen, platform)
-
-
-def _base_width(model: Model, side: str) -> int:
-    """Returns the width of the input of a side's head."""
-    shapes = (jax.ShapeDtypeStruct((1, 4), kind) for kind in (np.int32, bool))
-    params = model.abstract_params["dual_encoder"]
-    return jax.eval_shape(lambda p, *texts: model.dual_encoder.base(p, side, Tokens(*texts)), params, *shapes).shape[-1]
 
 
 def stay_offline() -> None:

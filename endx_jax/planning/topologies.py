@@ -10,7 +10,7 @@ import re
 import jax
 from jax.experimental import topologies
 
-from endx_jax.errors import EndxError, install
+from endx_jax.errors import EndxError, first_line, install
 from endx_jax.planning.chips import Chip, chip_named
 
 NAME = re.compile(r"(?:(\d+)x)?(\w+):(\d+(?:x\d+)*)")
@@ -143,7 +143,7 @@ def devices_of(topology: Topology) -> list[jax.Device]:
             ).devices
         return _tpu_devices(topology)
     except (jax.errors.JaxRuntimeError, RuntimeError) as refused:
-        raise EndxError(f"the compiler refuses --topology={topology}: {str(refused).splitlines()[0]}") from None
+        raise EndxError(f"the compiler refuses --topology={topology}: {first_line(refused)}") from None
 
 
 def _tpu_devices(topology: Topology) -> list[jax.Device]:

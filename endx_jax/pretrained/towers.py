@@ -129,7 +129,7 @@ def _joined(
     make_head: MakeHead | None = None,
 ) -> DualEncoder:
     """Returns the dual encoder for settings and pretrained encoders by side."""
-    widths = {side: _embedding_width(settings[side], sources[side]) for side in SIDES}
+    widths = {side: embedding_width(settings[side], sources[side]) for side in SIDES}
     if len(set(widths.values())) > 1:
         wide = (f"{width} dimensions by {sources[side].folder}" for side, width in widths.items())
         raise EndxError(
@@ -265,7 +265,7 @@ def _new_params(tower: Tower, settings: ModelSettings, source: PretrainedEncoder
         embedded = jnp.zeros((1, 1, source.config.width))
         drawn["encoder"] = _draw(tower.encoder, jax.random.fold_in(draw_key, 2), embedded, Padded(mask))
     if tower.head is not None:
-        embedding = jnp.zeros((1, _embedding_width(settings, source)))
+        embedding = jnp.zeros((1, embedding_width(settings, source)))
         drawn["head"] = _draw(tower.head, jax.random.fold_in(draw_key, 3), embedding)
     return drawn
 
@@ -287,7 +287,7 @@ def _encoder(settings: ModelSettings, source: PretrainedEncoder, dtype, platform
     return make(config, dtype, remat=settings.policy)
 
 
-def _embedding_width(settings: ModelSettings, source: PretrainedEncoder) -> int:
+def embedding_width(settings: ModelSettings, source: PretrainedEncoder) -> int:
     """Returns E, the width of a tower's embeddings."""
     return settings.projection or encoder_config(settings, source).width
 

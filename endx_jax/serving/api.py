@@ -4,6 +4,7 @@ import asyncio
 import base64
 import collections
 import dataclasses
+import functools
 import json
 import re
 import time
@@ -18,13 +19,14 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 import endx_jax
+from endx_jax.data.batches.ragged import concatenate
 from endx_jax.data.sets.documents import Document, passages_of
 from endx_jax.errors import EndxError
 from endx_jax.index.filters import FilterLimit, condition, why_nothing
 from endx_jax.index.index_model import check_model
 from endx_jax.inference.low_latency import Encoded
 from endx_jax.models.dual_encoder import SIDE_OF_TASK
-from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, encode_in_pieces, in_pieces, while_connected
+from endx_jax.serving.batching import MOST_CHARACTERS, Batcher, cost, in_pieces, while_connected
 from endx_jax.serving.errors import Refusal, clipped
 from endx_jax.serving.schemas import (
     DocumentsRequest,
@@ -34,7 +36,7 @@ from endx_jax.serving.schemas import (
     RerankRequest,
     SearchRequest,
 )
-from endx_jax.serving.service import SearchJob, Service, truncate_width
+from endx_jax.serving.service import EncodeJob, SearchJob, Service, truncate_width
 from endx_jax.serving.settings import Limits
 
 
@@ -107,7 +109,8 @@ class Server:
 
     async def encode(self, request: Request, side: str, texts: Sequence[str]) -> Encoded:
         """Encodes any number of texts of a side."""
-        return await encode_in_pieces(self.batcher, request.receive, side, texts)
+        parts = await in_pieces(self.batcher, request.receive, functools.partial(EncodeJob, side), texts)
+        return Encoded(*map(concatenate, zip(*parts, strict=True)))
 
 
 def server_of(request: Request) -> Server:

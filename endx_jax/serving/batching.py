@@ -11,10 +11,7 @@ from typing import Generic, TypeVar
 
 from starlette.types import Receive
 
-from endx_jax.data.batches.ragged import concatenate
-from endx_jax.inference.low_latency import Encoded
 from endx_jax.serving.errors import ClientGone, Refusal
-from endx_jax.serving.service import EncodeJob
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -192,12 +189,6 @@ async def while_connected(receive: Receive, answer: "asyncio.Future[T]") -> T:
 async def _hang_up(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def encode_in_pieces(batcher: Batcher, receive: Receive, side: str, texts: Sequence[str]) -> Encoded:
-    """Encodes any number of texts."""
-    encoded = await in_pieces(batcher, receive, functools.partial(EncodeJob, side), texts)
-    return Encoded(*map(concatenate, zip(*encoded, strict=True)))
 
 
 async def in_pieces(

@@ -88,14 +88,14 @@ def test_a_bar_is_drawn_while_nothing_is_done():
 
 def test_the_thread_ends_with_the_block_also_after_an_error():
     def fail():
-        names.update(thread.name for thread in threading.enumerate())
+        within.update(threading.enumerate())
         raise KeyError
 
-    names = set()
+    before, within = {*threading.enumerate()}, set()
     with pytest.raises(KeyError), console.ticking(tqdm.tqdm(file=io.StringIO())):
         fail()
-    assert "progress" in names
-    assert "progress" not in {thread.name for thread in threading.enumerate()}
+    assert len(within - before) == 1
+    assert {*threading.enumerate()} == before
 
 
 def work(process=0):

@@ -4,12 +4,12 @@ import csv
 import json
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from endx_jax.data.formats.beir import HEADER, NEGATIVES_HEADER
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError
-from endx_jax.files import replace_folder, staging_folder
+from endx_jax.files import replace_folder, replacing, staging_folder
 
 # Description of the mining; folders without this file are not overwritten.
 REPORT = "mining.json"
@@ -87,19 +87,14 @@ def _query(records: RetrievalSet, row: int) -> dict:
 
 
 def _write_lines(path: pathlib.Path, rows: Iterable[dict]) -> None:
-    with _create(path) as stream:
+    with replacing(path) as stream:
         stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _write_table(path: pathlib.Path, header: str, records: RetrievalSet, rows: Iterable[tuple]) -> None:
     """Writes a line for each (question row, candidate row, further columns...), with ids in place of rows."""
-    with _create(path) as stream:
+    with replacing(path) as stream:
         table = csv.writer(stream, delimiter="\t", lineterminator="\n")
         table.writerow(header.split("\t"))
         for question, candidate, *more in rows:
             table.writerow((records.question_ids[question], records.candidate_ids[candidate], *more))
-
-
-def _create(path: pathlib.Path) -> IO[str]:
-    path.parent.mkdir(exist_ok=True)
-    return path.open("w", encoding="utf-8", newline="\n")

@@ -24,7 +24,7 @@ from tensorflow_datasets.core.download.download_manager import NonMatchingChecks
 from endx_jax.data.formats import folders, text_files
 from endx_jax.data.formats.origins import ORIGINS, SPLITS, Origin, PublishedFile
 from endx_jax.data.sets.paragraphs import AnswerSpan, Paragraph, Question, convert_paragraphs, with_sentences
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, first_line
 from endx_jax.files import expanded, locked, sha256_of
 from endx_jax.settings import check_choice
 
@@ -71,7 +71,7 @@ def prepare(
     return pathlib.Path(builder.data_dir)
 
 
-def ensure(name: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False) -> None:
+def ensure(name: str, *, data_dir: str | os.PathLike | None = None) -> None:
     """Prepares a set if it does not exist and its download is not large.
 
     Raises:
@@ -83,7 +83,7 @@ def ensure(name: str, *, data_dir: str | os.PathLike | None = None, progress: bo
             f"{name} is not prepared, and its files are {size / 1e9:.1f} GB: download them with `endx prepare {name}`, "
             f"or give a folder of them, `endx prepare {name} --source=FOLDER`"
         )
-    prepare(name, data_dir=data_dir, progress=progress)
+    prepare(name, data_dir=data_dir)
 
 
 def is_prepared(name: str, *, data_dir: str | os.PathLike | None = None) -> bool:
@@ -91,16 +91,13 @@ def is_prepared(name: str, *, data_dir: str | os.PathLike | None = None) -> bool
     return _is_whole(_builder(name, data_dir))
 
 
-def read_prepared(
-    name: str, split: str, *, data_dir: str | os.PathLike | None = None, progress: bool = False
-) -> Iterator[Paragraph]:
+def read_prepared(name: str, split: str, *, data_dir: str | os.PathLike | None = None) -> Iterator[Paragraph]:
     """Yields the paragraphs of a split with their sentences; prepares the set if needed.
 
     Args:
       name: one of `NAMES`.
       split: `train` or `validation`.
       data_dir: as in `prepare`.
-      progress: true to show progress bars while preparing.
 
     Raises:
       EndxError: `ensure` fails, or the prepared files are damaged.
@@ -108,15 +105,14 @@ def read_prepared(
     import grain
 
     check_choice(f"the split of {name}", split, SPLITS)
-    ensure(name, data_dir=data_dir, progress=progress)
+    ensure(name, data_dir=data_dir)
     builder = _builder(name, data_dir)
     try:
         records = grain.MapDataset.source(builder.as_data_source(split))
         for number in range(len(records)):
             yield from from_record(records[number])
     except RuntimeError as failure:
-        # ArrayRecord's messages may have several lines.
-        reason = str(failure).partition("\n")[0]
+        reason = first_line(failure)
         raise EndxError(f"{builder.data_dir} is damaged ({reason}); remove the folder and prepare it again") from None
 
 

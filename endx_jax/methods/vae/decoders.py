@@ -25,23 +25,10 @@ from endx_jax.settings import key
 Array = jax.Array
 
 
-class Deviation(nn.Module):
-    """Linear map from a pooled text to the logarithm of its posterior's standard deviation.
-
-    Attributes:
-      width: width E of the latent space.
-      initial: initial standard deviation of every text and dimension.
-    """
-
-    width: int
-    initial: float = 1.0
-
-    @nn.compact
-    def __call__(self, pooled: Array) -> Array:
-        """Maps [B, P] to log sigma [B, E]."""
-        kernel = self.param("kernel", nn.initializers.zeros, (pooled.shape[-1], self.width))
-        bias = self.param("bias", nn.initializers.constant(math.log(self.initial)), (self.width,))
-        return jnp.matmul(pooled, kernel, precision=jax.lax.Precision.HIGHEST) + bias[None]
+def deviation(width: int, initial: float) -> nn.Dense:
+    """Returns a linear map from a pooled text [B, P] to log sigma [B, E], where sigma is at first `initial`."""
+    first, highest = nn.initializers.constant(math.log(initial)), jax.lax.Precision.HIGHEST
+    return nn.Dense(width, precision=highest, kernel_init=nn.initializers.zeros, bias_init=first)
 
 
 class GruDecoder(nn.Module):

@@ -8,6 +8,7 @@ side (Cross-VAEs).
 import dataclasses
 from typing import cast
 
+import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from endx_jax.batch import Batch
 from endx_jax.losses.variational import free_bits, gaussian_kl, sample
 from endx_jax.methods.objective import Embeddings, LossAndMetrics, Objective
-from endx_jax.methods.vae.decoders import DecodingSettings, Deviation, TextDecoders, decoding_cost, tokens_of
+from endx_jax.methods.vae.decoders import DecodingSettings, TextDecoders, decoding_cost, deviation, tokens_of
 from endx_jax.methods.vae.matching import MatchingObjective, MatchingSettings
 from endx_jax.models.dropout import fold
 from endx_jax.models.dual_encoder import SIDES
@@ -188,8 +189,8 @@ class VaeObjective(Objective):
         return self.settings.kl_weight * risen
 
     @property
-    def _deviation(self) -> Deviation:
-        return Deviation(cast(Projection, self.model.question.projection).width, self.settings.initial_deviation)
+    def _deviation(self) -> nn.Dense:
+        return deviation(cast(Projection, self.model.question.projection).width, self.settings.initial_deviation)
 
 
 # Key number of the samples, distinct from those of the towers and of the matching loss.

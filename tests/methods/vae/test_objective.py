@@ -11,7 +11,7 @@ from helpers import largest, mesh_of, pairs_batch, random_params
 from tiny_vae import LATENT, SETTINGS, build
 
 from endx_jax.methods.vae import COLLAPSED, collapsed
-from endx_jax.methods.vae.decoders import DECODERS, Deviation
+from endx_jax.methods.vae.decoders import DECODERS, deviation
 from endx_jax.models.dropout import example_keys
 from endx_jax.numerics import l2_normalize
 from endx_jax.parallel.execution import Execution
@@ -187,6 +187,6 @@ def test_a_gru_is_given_the_words_before_and_a_bag_none(decode):
 
 
 def test_deviations_begin_where_told():
-    module = Deviation(E, initial=0.25)
+    module = deviation(E, 0.25)
     variables = module.init(jax.random.key(0), jnp.zeros((1, D)))
     np.testing.assert_allclose(jnp.exp(module.apply(variables, EMBEDDED[:, 0])), 0.25, rtol=1e-6)
