@@ -323,6 +323,11 @@ def expanded(path: str | os.PathLike, instead: str = "name another path") -> pat
         raise EndxError(f"{path}: no home folder is known: set HOME or XDG_CACHE_HOME, or {instead}") from None
 
 
+def last_name(path: str | os.PathLike) -> str:
+    """Returns the name of a file or folder, also if its path ends with `.` or `..`."""
+    return os.path.basename(os.path.abspath(path))
+
+
 def cache_folder(folder: str | os.PathLike) -> pathlib.Path:
     """Expands the path of a cache folder; returns `os.devnull`, which holds no files, if no home folder is known."""
     try:

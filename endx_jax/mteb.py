@@ -5,13 +5,13 @@ MTEB (https://github.com/embeddings-benchmark/mteb) is not a dependency; install
 
 import functools
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.files import last_name
 from endx_jax.inference import EmbeddingModel
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import dequantize
@@ -44,7 +44,7 @@ class MTEBModel:
         """
         model.check_one_vector("MTEB")
         self.model = model
-        self.name = name or f"endx_jax/{os.path.basename(os.path.abspath(model.name))}"
+        self.name = name or f"endx_jax/{last_name(model.name)}"
 
     @functools.cached_property
     def mteb_model_meta(self) -> "ModelMeta":

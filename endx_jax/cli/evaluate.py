@@ -17,6 +17,7 @@ from etils import epath
 from endx_jax.cli.data_flags import add_data_flags, add_product_flag
 from endx_jax.cli.parser import parser_of
 from endx_jax.experiment.evaluate import check_arguments, evaluate
+from endx_jax.files import last_name
 
 
 def main(argv: list[str]) -> None:
@@ -48,7 +49,7 @@ def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
     if arguments.index:
         index = epath.Path(arguments.index)
         return index.parent / f"{_without_endings(index)}-evaluation" / name
-    folder = arguments.workdir or f"runs/{os.path.basename(os.path.abspath(arguments.model))}"
+    folder = arguments.workdir or f"runs/{last_name(arguments.model)}"
     output = "-".join(filter(None, (name, arguments.pool)))
     # A run keeps its own rankings in TEST.
     return epath.Path(folder) / EVALUATION / (f"{TEST}-data" if output == TEST else output)
@@ -56,5 +57,4 @@ def _default_output(arguments: argparse.Namespace) -> epath.Path | None:
 
 def _without_endings(path: str | os.PathLike) -> str:
     """Returns the name of a file or folder without endings like `.jsonl.gz`; `.5` of `lr3.5` is none."""
-    name = os.path.basename(os.path.abspath(path))
-    return re.sub(r"(?i)(\.(jsonl?|csv|tsv|txt|parquet|arrow|feather|ya?ml|sqlite))?(\.gz)?$", "", name)
+    return re.sub(r"(?i)(\.(jsonl?|csv|tsv|txt|parquet|arrow|feather|ya?ml|sqlite))?(\.gz)?$", "", last_name(path))

@@ -1,4 +1,4 @@
-"""Data of an experiment beside its splits: other evaluation sets, and pairs in memory."""
+"""Data of an experiment other than its splits: further evaluation sets, and pairs in memory."""
 
 import functools
 import json

@@ -105,7 +105,7 @@ def evaluate(
     from endx_jax.experiment.evaluation import evaluate_index, rank_set, read_pools, read_settings, write_suite
     from endx_jax.experiment.saved_model import load_pair_scorer
     from endx_jax.experiment.workdir import check_writable, saved_system
-    from endx_jax.files import expanded
+    from endx_jax.files import expanded, last_name
     from endx_jax.inference import EmbeddingModel, load
     from endx_jax.parallel import agreement
     from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -134,7 +134,7 @@ def evaluate(
     if not isinstance(model, EmbeddingModel):
         model = load(workdir or model or "", mesh=make_mesh(MeshSettings()))
     agreement.check_parameters(model.params)
-    system = saved_system(workdir) if workdir else os.path.basename(os.path.abspath(model.name))
+    system = saved_system(workdir) if workdir else last_name(model.name)
     rank = functools.partial(rank_set, model=model, system=system, reranker=reranker, reverse=reverse)
     if pools:
         dataset = data or settings.test_path or settings.path

@@ -92,7 +92,7 @@ def _ensure(
     *,
     waits: bool = False,
 ) -> None:
-    """Writes the store if it is not there; otherwise checks that it is of the same data.
+    """Writes the token store unless it exists; otherwise checks that it was made from the same data.
 
     While another process writes it, this one raises InUse, or `waits`.
     """

@@ -375,7 +375,7 @@ class Reuse:
 
     def encode(self, texts: Sequence[str], encode: Callable[[Sequence[str]], Embeddings]) -> tuple[Embeddings, int]:
         """Returns the embeddings of n texts, and how many were not in the older index and had to be encoded."""
-        rows = [self._rows.get(_digest(text), 0) for text in texts]
+        rows = [self._rows.get(_digest(text), 0) for text in texts]  # the first row of an index is 1
         found, parts = self._stored(rows)  # without those that were deleted since the texts were read
         places = {row: n for n, row in enumerate(found)}
         missing = [text for text, row in zip(texts, rows, strict=True) if row not in places]

@@ -300,7 +300,7 @@ class Index:
         return len(replaced)
 
     def delete(self, ids: str | Iterable[str], *, missing_ok: bool = False) -> int:
-        """Deletes documents by one or several ids; returns their number. The file keeps no text and embedding of them.
+        """Deletes documents by one or several ids, with their texts and embeddings; returns the number of documents.
 
         Raises:
           InUse: as `add`.

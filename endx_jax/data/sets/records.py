@@ -338,9 +338,7 @@ class RetrievalSetBuilder:
         if row == len(self._listed):
             self._listed.append((question, id, group))
             self._grades.append({})
-        self._judge(row, right, wrong, scores, grades)
-        if excluded:
-            self._excluded[row].update(map(self.candidate, excluded))
+        self._judge(row, right, wrong, scores, excluded, grades)
 
     def _judge(
         self,
@@ -348,6 +346,7 @@ class RetrievalSetBuilder:
         right: Sequence[Passage],
         wrong: Sequence[Passage],
         scores: Sequence[float] | None,
+        excluded: Sequence[str],
         grades: Sequence[int] = (),
     ) -> None:
         """Adds passages to the question of a row."""
@@ -360,15 +359,15 @@ class RetrievalSetBuilder:
                 self._scores[row].setdefault(candidate, score)
         if wrong:  # most questions have none, and a million empty sets take 200 MB
             self._wrong[row].update(passages[len(right) :])
+        if excluded:
+            self._excluded[row].update(map(self.candidate, excluded))
 
     def build(self, *, hard_negatives: bool = False) -> RetrievalSet:
         """Returns the set; true keeps the column of hard negatives even if there are none."""
         for example in self.without_right:
             if example.question in self.questions:
                 row = self.questions[example.question]
-                self._judge(row, (), example.wrong, example.scores)
-                if example.excluded:
-                    self._excluded[row].update(map(self.candidate, example.excluded))
+                self._judge(row, (), example.wrong, example.scores, example.excluded)
 
         def unless_right(column: Mapping[int, set[int]]) -> tuple[tuple[int, ...], ...]:
             rows = enumerate(self._grades)
