@@ -9,14 +9,15 @@ many trainings fit into hours of a CPU. The peer trains on all pairs, the recipe
 their validation set.
 
 Each step writes its file at once and is skipped if that is there, so that the same command resumes. The table has the
-MRR, nDCG@10 and recall@10 of the model alone and of the hybrid, as it would be served; for the MRR with the differences
-from `--baseline` and their intervals for other answers and their questions, at a confidence of 95 % for all comparisons
-of the table together (Bonferroni).
+MRR, nDCG@10 and recall@10 of the model alone and of the hybrid, as it would be served, each the mean over `--seeds`;
+for the MRR with the difference from `--baseline`, its interval for other answers and their questions at a confidence of
+95 % for all comparisons of the table together (Bonferroni), and the differences by seed.
 """
 
 import argparse
 import dataclasses
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -25,12 +26,13 @@ import time
 import common
 import numpy as np
 from domains import DOMAINS
+from scipy import stats
 
 import endx_jax
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.data.sets.splits import split, split_questions, take
 from endx_jax.index.index_model import stored_hybrid
-from endx_jax.metrics.significance import CONFIDENCE, paired_difference
+from endx_jax.metrics.significance import CONFIDENCE, Difference, paired_difference
 from endx_jax.pretrained.locate import locate
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import evaluate_set
@@ -108,7 +110,7 @@ def train(task: Task, system: str, recipe: list[str], target: pathlib.Path, seed
 
 
 def rank(task: Task, system: str, place: str, vectors: pathlib.Path) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the values of all metrics for the test questions, by `alone` and `hybrid`; keeps vectors in a folder."""
+    """Returns all metrics of the test questions, [Q] each, by `alone` and `hybrid`; keeps vectors in a folder."""
     records, hybrid = task.test, stored_hybrid(place, cosine=True, language=task.test.text_language)
     lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
     if system == "bm25":
@@ -119,12 +121,33 @@ def rank(task: Task, system: str, place: str, vectors: pathlib.Path) -> dict[str
     return {column: evaluate_set(scores, records).values for column, scores in scorers.items()}
 
 
+def over_runs(runs: list[dict[str, dict[str, np.ndarray]]]) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the values of runs of one system, by column and metric, as [runs, Q]."""
+    return {
+        column: {metric: np.stack([run[column][metric] for run in runs]) for metric in by}
+        for column, by in runs[0].items()
+    }
+
+
 def difference(task: Task, before: np.ndarray, after: np.ndarray, comparisons: int) -> str:
-    """Formats the difference of two systems with its interval, in points."""
+    """Formats the difference of the means over runs of two systems, each [runs, Q], with its interval, in points."""
     clusters = [min(rows) for rows in task.test.qrels] if task.held_out_by == "answers" else []
     confidence = 1 - (1 - CONFIDENCE) / comparisons
-    (found,) = paired_difference(before[:, None], after[:, None], clusters=clusters, confidence=confidence)
+    means = [values.mean(axis=0)[:, None] for values in (before, after)]
+    (found,) = paired_difference(*means, clusters=clusters, confidence=confidence)
     return common.in_points(found)
+
+
+def by_seed(before: np.ndarray, after: np.ndarray) -> str:
+    """Formats the difference of two systems, each [runs, Q], in each of the runs, in points."""
+    return ", ".join(f"{100 * found:+.1f}" for found in after.mean(axis=1) - before.mean(axis=1))
+
+
+def mean_over_domains(differences: list[float]) -> str:
+    """Formats the mean difference of domains with its 95 % interval for other domains by Student's t, in points."""
+    mean, error = np.mean(differences), stats.sem(differences)
+    low, high = stats.t.interval(CONFIDENCE, len(differences) - 1, mean, error)
+    return common.in_points(Difference(mean, low, high, p=math.nan))
 
 
 def main() -> None:
@@ -142,7 +165,7 @@ def main() -> None:
     options.add_argument("--questions", type=int, default=500, help="most test questions")
     options.add_argument("--pool", type=int, default=1500, help="most answers that are ranked")
     options.add_argument("--words", type=int, default=64, help="most words of an answer")
-    options.add_argument("--seed", type=int, default=0, help="seed of the trainings")
+    options.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the trainings")
     options.add_argument("--rank-only", action="store_true", help="leave out what is not trained yet")
     options.add_argument("--json", type=pathlib.Path, help="file for the results")
     chosen = options.parse_args()
@@ -153,22 +176,22 @@ def main() -> None:
     limits = {name: getattr(chosen, name) for name in ("pairs", "questions", "pool", "words")}
     names = [name for name, one in DOMAINS.items() if chosen.half in (one.half, "all")] or chosen.half.split(",")
     found: dict[tuple[str, str], dict[str, dict[str, np.ndarray]]] = {}
-    tasks, minutes = {}, {}
+    tasks: dict[str, Task] = {}
+    minutes: dict[tuple[str, str], list[float]] = {}
     for name in names:
         task = tasks[name] = read_task(chosen.domains / f"{name}.jsonl", **limits)
         print(f"{name}: {len(task.pairs)} pairs, split by {task.held_out_by}; {task.test}", flush=True)
         for system, recipe in systems.items():
-            folder = chosen.output / name
-            target = folder / f"{system}-seed{chosen.seed}" if system in (PEER, *recipes) else None
-            if target is not None:
-                if not chosen.rank_only:
-                    train(task, system, recipe, target, chosen.seed, chosen.peer_python)
-                clock = minutes_file(target)
-                if not clock.exists():
-                    continue
-                minutes[name, system] = float(clock.read_text())
-            place = str(target or untrained.get(system, MODEL))
-            found[name, system] = rank(task, system, place, folder / "vectors")
+            folder, trained = chosen.output / name, system in (PEER, *recipes)
+            places = [folder / f"{system}-seed{seed}" for seed in chosen.seeds] if trained else []
+            if not chosen.rank_only:
+                for place, seed in zip(places, chosen.seeds, strict=False):
+                    train(task, system, recipe, place, seed, chosen.peer_python)
+            if not all(minutes_file(place).exists() for place in places):
+                continue
+            minutes[name, system] = [float(minutes_file(place).read_text()) for place in places]
+            places = places or [untrained.get(system, MODEL)]
+            found[name, system] = over_runs([rank(task, system, str(place), folder / "vectors") for place in places])
             means = {column: round(100 * float(by["mrr"].mean()), 2) for column, by in found[name, system].items()}
             print(f"{name} {system}: {means}", flush=True)
     compared = [key for key in found if key[1] != chosen.baseline and (key[0], chosen.baseline) in found]
@@ -180,17 +203,30 @@ def main() -> None:
             "half": DOMAINS[name].half if name in DOMAINS else "",
             "system": system,
         }
-        row["minutes"] = round(minutes[name, system], 1) if (name, system) in minutes else ""
+        row["minutes"] = round(float(np.mean(minutes[name, system])), 1) if minutes[name, system] else ""
         for column, values in columns.items():
             for title, metric in MEASURES.items():
                 row[f"{title} {column}"] = f"{100 * values[metric].mean():.2f}"
             base = found.get((name, chosen.baseline), {}).get(column)
             if base is not None and system != chosen.baseline:
                 row[f"difference {column}"] = difference(tasks[name], base["mrr"], values["mrr"], count)
+                if len(chosen.seeds) > 1:
+                    row[f"difference {column} by seed"] = by_seed(base["mrr"], values["mrr"])
         rows.append(row)
     print(common.table(rows))
+    english = [name for name in names if name not in DOMAINS or DOMAINS[name].language == "english"]
+    means = {}
+    for system in dict.fromkeys(system for _, system in compared):
+        for column in found[english[0], system]:
+            differences = [
+                float(found[name, system][column]["mrr"].mean() - found[name, chosen.baseline][column]["mrr"].mean())
+                for name in english
+                if (name, system) in compared
+            ]
+            means[f"{system} {column}"] = mean_over_domains(differences)
+            print(f"{system} - {chosen.baseline}, {column}, {len(differences)} English sets: {means[f'{system} {column}']}")
     counts = {name: {"pairs": len(one.pairs), "split by": one.held_out_by} for name, one in tasks.items()}
-    common.write(chosen.json, vars(chosen), rows, domains=counts, comparisons=count)
+    common.write(chosen.json, vars(chosen), rows, domains=counts, comparisons=count, means=means, seed=chosen.seeds)
 
 
 if __name__ == "__main__":
