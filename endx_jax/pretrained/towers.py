@@ -48,9 +48,18 @@ def fill_in_both(settings: ModelSettings, sources: Mapping[str, PretrainedEncode
     """Returns the result of `fill_in` for the encoders of both sides.
 
     Raises:
-      EndxError: the folders differ in a setting of `COMMON` that is left to them.
+      EndxError: the folders differ in a setting of `COMMON` that is left to them, or the towers share parameters that
+        both folders have.
     """
     question, answer = (fill_in(settings, sources[side]) for side in SIDES)
+    given, own = {"token_embedder", "encoder"}, _own_projection(answer, sources["answer"])
+    given |= {"projection"} if own is not None and own.width == answer.projection else set()
+    lost = sorted(given & SHARINGS[settings.sharing].shared)
+    require(
+        not lost or sources["question"].folder == sources["answer"].folder,
+        f"model.sharing={settings.sharing} shares {' and '.join(lost)}, so that those of model.answer_pretrained would "
+        "not be used: choose a model.sharing that does not, such as ade",
+    )
     for name, remedy in COMMON.items():
         values = [getattr(filled, name) for filled in (question, answer)]
         if values[0] != values[1]:
