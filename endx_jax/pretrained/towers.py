@@ -48,9 +48,14 @@ def fill_in_both(settings: ModelSettings, sources: Mapping[str, PretrainedEncode
     """Returns the result of `fill_in` for the encoders of both sides.
 
     Raises:
-      EndxError: the folders differ in a setting of `COMMON` that is left to them, or the towers share parameters that
-        both folders have.
+      EndxError: the folders differ in a setting of `COMMON` that is left to them, the towers share parameters that
+        both folders have, or adapters are described but have no rank.
     """
+    lora = settings.lora
+    require(
+        lora.rank > 0 or not (lora.adapter or lora.targets),
+        "model.lora.adapter and model.lora.targets need model.lora.rank: set it above 0, to the r of an adapter",
+    )
     question, answer = (fill_in(settings, sources[side]) for side in SIDES)
     given, own = {"token_embedder", "encoder"}, _own_projection(answer, sources["answer"])
     given |= {"projection"} if own is not None and own.width == answer.projection else set()

@@ -138,6 +138,8 @@ UNSEEN = {"data.validation_fraction": 0.0}
         ({"train.evaluate_every": 0, "train.patience": 1}, ["train.evaluate_every"]),
         (LORA | {"model.lora.targets": "attn"}, ["targets", "'attn'", "encoder/"]),
         (LORA | {"model.lora.targets": "("}, ["model.lora.targets", "'('"]),
+        ({"model.lora.targets": "mlp"}, ["model.lora.rank"]),
+        ({"model.lora.adapter": "folder"}, ["model.lora.rank", "r of an adapter"]),
         ({"model.lora.rank": 4}, ["none of the linear layers", "trained without"]),
     ],
 )
