@@ -24,6 +24,8 @@ REFUSED = {
     "encode --model={bert}": "--corpus",
     "encode --model={bert} --corpus=corpus.jsonl --shard=1/2": "shard output=FILE",
     "encode --join a b": "--join --output=FILE",
+    "encode --join a b --output=new --precision=int8": "--join further flags --output",
+    "encode --join a b --output=new --id-column=": "--join further flags --output",
     "encode --join {run} --output=new": "no file of an index {run}/index.sqlite",
     "encode --workdir=unfinished --corpus=corpus.jsonl --output=new": "unfinished workdir finish training",
     "encode --model=m --corpus=a --corpus b": "--corpus 'a' 'b' one of them",
