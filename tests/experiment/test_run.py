@@ -162,6 +162,8 @@ def test_triplets_use_their_negatives_and_a_line_says_so(config, tmp_path):
     prepared = prepare_run(config, tmp_path / "run")
     assert prepared.plan.stream[0].hard_negatives is None
     assert f"{count} questions: none is used" in "\n".join(prepared_run.notes(prepared))
+    config.data.hard_negatives, config.objective.direction = -1, "answer_to_question"  # which compares none
+    assert prepare_run(config, tmp_path / "run").plan.stream[0].hard_negatives is None
 
 
 def test_negatives_that_a_limit_of_pairs_leaves_out_are_not_drawn(config, tmp_path):
