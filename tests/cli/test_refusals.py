@@ -136,6 +136,7 @@ REFUSED = {
     f"{TRAIN} --config.data.skip_invalid='x: y'": "skip_invalid 'x' true or false",
     f"{TRAIN} --config.evaluation.sets='[a,'": "sets '[a,' list",
     f"{TRAIN} --config.objective=endx": "--config.objective section",
+    f"{TRAIN} --config.objective.name=late": "objective.name=late dual config late:RECIPE",
     f"{TRAIN} --wrkdir=x": "--wrkdir '--workdir'",
     "train --config=quickstart:fast": "TypeError get_config()",
     "train --config=pairs:64,a": "'64,a' get_config(width:",

@@ -105,6 +105,7 @@ def test_data_is_named_with_its_setting(files, monkeypatch, settings, named):
         ([("a", "b", "c")], {}, ["pairs[0]"]),
         ([("a \ud83d", "b")], {}, ["pairs[0]", "'question'", "surrogate"]),
         (PAIRS, {"train.step": 3}, ["'train.step'", "'train.steps'"]),
+        (PAIRS, {"objective.name": "late"}, ["objective.name=late", "dual", "config"]),
         (PAIRS, {"data.path": "x.csv"}, ["data.path", "leave it out of settings"]),
         (PAIRS, {"train.steps": "3"}, ["train.steps", "'3'", "int"]),
     ],
