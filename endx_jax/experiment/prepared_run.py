@@ -28,6 +28,7 @@ from endx_jax.parallel.agreement import check_parameters
 from endx_jax.parallel.console import say
 from endx_jax.parallel.sharding import put, state_shardings
 from endx_jax.pretrained.settings import NO_ENCODER
+from endx_jax.pretrained.towers import keeps_projection
 from endx_jax.training.compilation import abstract_batch
 from endx_jax.training.step import split_frozen
 
@@ -131,6 +132,11 @@ def notes(run: Run) -> Iterator[str]:
         prompt = source.usage.prompt(side)
         if prompt and prompt != getattr(settings.model, flag) and not settings.model.encoder:
             yield f"note: the prompt {prompt!r} of {source.folder} is not used; set model.{flag} to use it"
+        if source.head.projection and not (settings.model.encoder or keeps_projection(settings.model, source)):
+            yield (
+                f"note: the projection of {source.folder} to {source.head.projection.width} numbers is not used; "
+                "model.projection=0 keeps it, with the folder's pooling"
+            )
     if (head := model.sources["answer"].head).token_pooling.factor > 1:
         yield f"note: training does not keep the HierarchicalTokenPooling of {head.encoder}; encode with pool_factor"
     tokenizer = model.processors["answer"].tokenizer
