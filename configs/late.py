@@ -1,7 +1,7 @@
 """MiniLM with an embedding for each token (late interaction), from its single-vector recipe: `late:RECIPE`.
 
 `late:minilm` trains on the pairs in `data.path`, and `late:minilm_squad` on ReQA SQuAD with the pairs, batches and seed
-of `minilm_squad`. The projection of each token is new, so its learning rate is higher than the encoder's.
+of `minilm_squad`. The projection of each token, new with encoders such as MiniLM, learns at a higher rate.
 """
 
 import dataclasses

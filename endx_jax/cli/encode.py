@@ -61,9 +61,15 @@ def encode(
     from endx_jax.parallel.console import say
     from endx_jax.parallel.environment import keep_programs
 
+    encoding = Encoding(precision, truncate_dim, batch_size, pool_factor)
     if join:
         if output is None:
             raise EndxError("--join needs --output=FILE, the file of the joined index")
+        of_shards = corpus or reuse or pool or language or shard != "1/1" or encoding != Encoding()
+        require(
+            not of_shards and {*reading.values()} <= {None},
+            "--join joins shards as they were encoded: leave out all further flags but --output",
+        )
         count = join_shards(output, list(map(local_copy, join)))
         say(f"{counted(count, 'document')} of {len(join)} shards; the index is {output}")
         return
@@ -78,7 +84,7 @@ def encode(
         workdir or model,
         corpus,
         output,
-        Encoding(precision, truncate_dim, batch_size, pool_factor),
+        encoding,
         language=language or run_language(workdir),
         shard=(int(numbers[1]), int(numbers[2])),
         reuse=reuse,

@@ -62,7 +62,7 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
 
     from flax.traverse_util import flatten_dict
 
-    from endx_jax.experiment.config import agree_on_length
+    from endx_jax.experiment.config import agree_on_length, check_method
     from endx_jax.methods.config import load_config
 
     config = load_config(options.config or "")
@@ -82,7 +82,9 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
         raise EndxError(f"--config.{given[1]} is {shown(given[2])}; it must be {expected}") from None
     if rest:
         raise EndxError(f"unexpected argument {rest[0]!r}; settings are given as --config.SECTION.KEY=VALUE")
-    agree_on_length(values.config.train, config_flags.get_override_values(values["config"]))
+    overrides = config_flags.get_override_values(values["config"])
+    agree_on_length(values.config.train, overrides)
+    check_method(flat.get("objective.name", ""), overrides)
     file, _, arguments = options.config.partition(":")
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return values.config, name, options.workdir or f"runs/{name}"

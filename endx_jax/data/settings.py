@@ -106,8 +106,8 @@ class DataSettings:
     )
     skip_invalid: bool = key(
         False,
-        "Skips invalid rows, such as those with an empty answer, and logs their number. Otherwise an invalid row is an "
-        "error.",
+        "Skips invalid rows, such as those with an empty answer, and logs their number. Otherwise, and in "
+        "documents (`format`), an invalid row is an error.",
     )
     language: str = key(
         "",

@@ -89,6 +89,16 @@ def agree_on_length(train: Any, overrides: Mapping[str, object]) -> None:
     train.update({"epochs": 0.0} if steps else {"steps": 0} if epochs else {})
 
 
+def check_method(name: str, overrides: Mapping[str, object]) -> None:
+    """Raises EndxError if the user gives another method in `overrides` than `name`, that of the other settings."""
+    other = overrides.get("objective.name", name)
+    require(
+        other == name,
+        f"objective.name={other}: the config has settings of {name}, which differ; take a config of {other} instead, "
+        "as late:RECIPE for late",
+    )
+
+
 def config_changes(before: Settings, now: Settings) -> list[str]:
     """Returns the changed settings that affect results, as `key: before -> now`, those of `DECISIVE` first.
 

@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from endx_jax.buckets import read_bytes, remove, url_of, write_bytes
 from endx_jax.errors import EndxError, nearest
 from endx_jax.experiment import workdir as workdirs
-from endx_jax.experiment.config import agree_on_length, resolve
+from endx_jax.experiment.config import agree_on_length, check_method, resolve
 from endx_jax.experiment.data import renaming, rows_of
 from endx_jax.experiment.run import run
 from endx_jax.experiment.workdir import opened
@@ -62,6 +62,7 @@ def train(
     file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
     flat, values = flatten_dict(resolve(chosen).as_dict(), sep="."), {**(settings or {}), "data.path": file}
+    check_method(flat["objective.name"], values)
     for setting, value in values.items():
         if setting not in flat:
             raise EndxError(f"unknown setting {setting!r}{nearest(setting, flat)}; endx train --help lists them all")

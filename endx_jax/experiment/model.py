@@ -21,7 +21,8 @@ from endx_jax.experiment.config import Settings
 from endx_jax.experiment.finalize import finalize, prompts
 from endx_jax.files import sha256_of
 from endx_jax.inference.encode import TextEncoder
-from endx_jax.inference.loading import params_of_run, text_processors
+from endx_jax.inference.loading import model_of_run, text_processors
+from endx_jax.inference.manifest import ModelManifest
 from endx_jax.methods import Method, find_method
 from endx_jax.models.dual_encoder import SIDES, DualEncoder
 from endx_jax.models.lora import BASE, merged, with_adapters
@@ -120,7 +121,7 @@ class Model:
         return self.objective.inherit(self.objective.init(key, dual_encoder))
 
     def _towers_without_adapters(self) -> dict:
-        parameters = dict(self._inherited)
+        parameters = dict(self.inherited[1])
         if self.new_parameters:
             key = jax.random.key(self.settings.seed)
             drawn = stored_params(self.dual_encoder, self.settings.model, self.sources, key, self.token_weights)
@@ -160,14 +161,14 @@ class Model:
         """
         ours = {path: leaf.shape for path, leaf in parameter_paths(self._shapes).items()}
         workdir = self.settings.model.init_from
-        for path, leaf in self._inherited.items():
+        for path, leaf in self.inherited[1].items():
             if ours.get(path) != leaf.shape:
                 expected = f"must have the shape {ours[path]}" if path in ours else "is not part of this model"
                 raise EndxError(
                     f"model.init_from={workdir} does not have the architecture of model.*: its parameter {path} of "
                     f"shape {leaf.shape} {expected}"
                 )
-        return tuple(path for path in ours if path not in self._inherited)
+        return tuple(path for path in ours if path not in self.inherited[1])
 
     @functools.cached_property
     def _shapes(self) -> dict:
@@ -175,10 +176,10 @@ class Model:
         return jax.eval_shape(self.dual_encoder.init, jax.random.key(0))
 
     @functools.cached_property
-    def _inherited(self) -> dict[str, StoredArray]:
-        """Parameters of the model of `model.init_from` by path."""
+    def inherited(self) -> tuple[ModelManifest | None, dict[str, StoredArray]]:
+        """Description of the model of `model.init_from`, and its parameters by path; None and none without one."""
         workdir = self.settings.model.init_from
-        return params_of_run(local_copy(workdir, skip=NOT_OF_MODEL)) if workdir else {}
+        return model_of_run(local_copy(workdir, skip=NOT_OF_MODEL)) if workdir else (None, {})
 
     def text_encoder(self, mesh: Mesh) -> TextEncoder:
         """Returns a text encoder of the dual encoder."""

@@ -28,8 +28,14 @@ from endx_jax.parallel.agreement import check_parameters
 from endx_jax.parallel.console import say
 from endx_jax.parallel.sharding import put, state_shardings
 from endx_jax.pretrained.settings import NO_ENCODER
+from endx_jax.pretrained.towers import keeps_projection
 from endx_jax.training.compilation import abstract_batch
 from endx_jax.training.step import split_frozen
+
+# Settings of the towers that change the embedding of a text, but no shape of a parameter.
+OF_EMBEDDINGS = (
+    "pooling", "tokens", "layer_weights", "projection_function", "normalize", "question_prompt", "answer_prompt",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,10 +86,9 @@ def log_summary(run: Run, logged: Iterable[str]) -> None:
     heads = f", heads on {with_heads}" if with_heads else ""
     assumed = " (the folder states none)" * (not (settings.model.encoder or model.sources["question"].head.pooling))
     say(f"model: {towers}, {settings.model.sharing}, {settings.model.pooling} pooling{assumed}{heads}")
-    if settings.model.init_from:
+    if inherited := model.inherited[0]:
         new = sorted({"/".join(path.split("/")[:3]) for path in model.new_parameters})
-        untrained = workdirs.saved_system(settings.model.init_from) == UNTRAINED
-        before = ", whose model is the one before training" if untrained else ""
+        before = ", whose model is the one before training" if inherited.system == UNTRAINED else ""
         say(f"starts from: {settings.model.init_from}{before}; new: {', '.join(new) or 'nothing'}")
     say(f"parameters: {_parameter_counts(model)}")
     say(f"devices: {len(devices)} x {devices[0].device_kind}, in {jax.process_count()} process(es)")
@@ -131,6 +136,16 @@ def notes(run: Run) -> Iterator[str]:
         prompt = source.usage.prompt(side)
         if prompt and prompt != getattr(settings.model, flag) and not settings.model.encoder:
             yield f"note: the prompt {prompt!r} of {source.folder} is not used; set model.{flag} to use it"
+        if source.head.projection and not (settings.model.encoder or keeps_projection(settings.model, source)):
+            yield (
+                f"note: the projection of {source.folder} to {source.head.projection.width} numbers is not used; "
+                "model.projection=0 keeps it, with the folder's pooling"
+            )
+    if inherited := model.inherited[0]:
+        before = {**(inherited.towers or {}), **{f"{side}_prompt": inherited.sides[side].prompt for side in SIDES}}
+        now = settings.as_dict()["model"]
+        for name in (name for name in OF_EMBEDDINGS if before.get(name, now[name]) != now[name]):
+            yield f"note: model.{name} is {now[name]!r}, and {before[name]!r} in the model of model.init_from"
     if (head := model.sources["answer"].head).token_pooling.factor > 1:
         yield f"note: training does not keep the HierarchicalTokenPooling of {head.encoder}; encode with pool_factor"
     tokenizer = model.processors["answer"].tokenizer

@@ -57,7 +57,11 @@ def join_shards(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
             raise EndxError(f"{store.path} is not a shard: name the files that `endx encode --shard=I/N` wrote")
         number, count = store.info.corpus["shard"]
         same = dataclasses.replace(first.info, corpus={**first.info.corpus, "shard": [number, count]})
-        if differing := index_differences(store.info, same):
+        differing = index_differences(store.info, same)
+        if store.info.language != same.language:
+            stated = f"language {store.info.language}, not {same.language}"
+            differing.append(f"{stated} (set it by the same `endx encode` command with --language)")
+        if differing:
             raise EndxError(f"{store.path} does not fit {first.path}: {'; '.join(differing)}")
         if count != first.info.corpus["shard"][1]:
             raise EndxError(f"{store.path} does not fit {first.path}: it is {_shard(store.info)}, of another number")

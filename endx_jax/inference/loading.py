@@ -187,8 +187,8 @@ def read_params(folder: pathlib.Path, manifest: ModelManifest) -> dict[str, Stor
     return open_file(file)
 
 
-def params_of_run(workdir: pathlib.Path) -> dict[str, StoredArray]:
-    """Returns the parameters of another run's model by path; their values are read on use.
+def model_of_run(workdir: pathlib.Path) -> tuple[ModelManifest, dict[str, StoredArray]]:
+    """Returns the description of another run's model, and its parameters by path; their values are read on use.
 
     Raises:
       EndxError: the run has no model, or it is damaged.
@@ -196,7 +196,8 @@ def params_of_run(workdir: pathlib.Path) -> dict[str, StoredArray]:
     folder = model_folder(workdir)
     if not folder:
         raise EndxError(f"{workdir} holds no run: it has no folder {MODEL!r}")
-    return read_params(folder, read_manifest(folder))
+    manifest = read_manifest(folder)
+    return manifest, read_params(folder, manifest)
 
 
 def _as_tree(dual_encoder: DualEncoder, params: Mapping[str, StoredArray], folder: pathlib.Path) -> dict:

@@ -118,8 +118,8 @@ def validation(
     """Returns a function from parameters to their metrics; None if there is nothing to rank.
 
     Metrics of the validation split have the names of `MEASURES`, those of a set are `SET/MEASURE`, those of a suite are
-    the means over its sets, and with several sets and suites `mean/MEASURE` is the mean over them. Every process must
-    call the function.
+    the means over its sets, and `mean/MEASURE` is the mean over sets and suites if there are several, or the settings
+    name it. Every process must call the function.
 
     Args:
       evaluator: the method's evaluator.
@@ -146,7 +146,7 @@ def validation(
         for suite in dict.fromkeys(name.rpartition("/")[0] for name in selected if "/" in name):
             measured[suite] = _mean([values for name, values in measured.items() if name.startswith(f"{suite}/")])
         whole = [values for name, values in measured.items() if "/" not in name]
-        if len(whole) > 1:
+        if len(whole) > 1 or settings.metric.startswith(f"{MEAN}/"):
             measured[MEAN] = _mean(whole)
         return metrics | {
             f"{name}/{measure}": value for name, values in measured.items() for measure, value in values.items()

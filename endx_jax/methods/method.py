@@ -31,14 +31,12 @@ class MethodSettings:
       name: name of the method.
       loss_tile: rows of scores in memory at a time; 0: all; -1: automatic.
       matryoshka_dims: widths of the prefixes of embeddings that are trained, and ranked in the report.
-      takes_hard_negatives: true if data with hard negatives is trained with them by default.
       needs_answers: false if texts alone are enough (`data.format=documents`), as none are compared with each other.
     """
 
     name: str
     loss_tile = 0
     matryoshka_dims = tuple[int, ...]()
-    takes_hard_negatives = False
     needs_answers = True
 
     def check_model(self, model: Any) -> None:
@@ -48,6 +46,11 @@ class MethodSettings:
             f"objective.name={self.name} trains no embedding for each token: set model.pooling to another than "
             f"{TOKENS}",
         )
+
+    @property
+    def takes_hard_negatives(self) -> bool:
+        """True if data with hard negatives is trained with them by default."""
+        return False
 
     @property
     def given_model(self) -> str:

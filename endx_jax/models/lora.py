@@ -47,7 +47,7 @@ class LoraSettings:
         "Pattern of the paths of linear layers with an adapter, such as `attention/` or `layers_2[0-9]/`. Empty: all "
         "linear layers of the blocks.",
     )
-    adapter: str = key("", "Folder in PEFT's format with the initial adapters. Empty: new ones.")
+    adapter: str = key("", "Folder in PEFT's format with the initial adapters, of this `rank`. Empty: new ones.")
     base_dtype: str = key("float32", "Data type of the frozen matrices in memory.", choices=DTYPES)
 
     def __post_init__(self):

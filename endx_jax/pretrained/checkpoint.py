@@ -151,7 +151,7 @@ def _described(head: Head) -> dict:
     if (head.encoder / ADAPTER).is_file():
         raise EndxError(
             f"{head.encoder} holds an adapter ({ADAPTER}) without its base: merge it with PEFT's merge_and_unload, and "
-            "save that, or train it on with model.lora.adapter"
+            "save that, or train it on with model.lora.adapter and model.lora.rank"
         )
     return {
         "folder": head.encoder,

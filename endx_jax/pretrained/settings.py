@@ -44,7 +44,9 @@ class ModelSettings:
         "Pretrained encoder: a folder with config.json and model.safetensors, a file of word vectors, a bundled "
         "name, or a hub id.",
     )
-    answer_pretrained: str = key("", "Pretrained encoder of the answer tower. Empty: the same as `pretrained`.")
+    answer_pretrained: str = key(
+        "", "Pretrained encoder of the answer tower, with a `sharing` such as ade. Empty: the same as `pretrained`."
+    )
     sharing: str = key("sde", "Parameter sharing between the towers (Dong et al. 2022).", choices=SHARINGS)
     question_prompt: str = key(
         "", "Text put before every question, in training and inference. Empty: the folder's prompt; `none`: no text."

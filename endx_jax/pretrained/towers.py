@@ -48,9 +48,22 @@ def fill_in_both(settings: ModelSettings, sources: Mapping[str, PretrainedEncode
     """Returns the result of `fill_in` for the encoders of both sides.
 
     Raises:
-      EndxError: the folders differ in a setting of `COMMON` that is left to them.
+      EndxError: the folders differ in a setting of `COMMON` that is left to them, the towers share parameters that
+        both folders have, or adapters are described but have no rank.
     """
+    lora = settings.lora
+    require(
+        lora.rank > 0 or not (lora.adapter or lora.targets),
+        "model.lora.adapter and model.lora.targets need model.lora.rank: set it above 0, to the r of an adapter",
+    )
     question, answer = (fill_in(settings, sources[side]) for side in SIDES)
+    given = {"token_embedder", "encoder"} | ({"projection"} if keeps_projection(answer, sources["answer"]) else set())
+    lost = sorted(given & SHARINGS[settings.sharing].shared)
+    require(
+        not lost or sources["question"].folder == sources["answer"].folder,
+        f"model.sharing={settings.sharing} shares {' and '.join(lost)}, so that those of model.answer_pretrained would "
+        "not be used: choose a model.sharing that does not, such as ade",
+    )
     for name, remedy in COMMON.items():
         values = [getattr(filled, name) for filled in (question, answer)]
         if values[0] != values[1]:
@@ -94,6 +107,12 @@ def _own_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> D
     """Returns the pretrained projection; None if there is none or encodings or pooling differ."""
     other = settings.encoder or settings.layer_weights or settings.pooling not in ("", pretrained.pooling)
     return None if other else pretrained.head.projection
+
+
+def keeps_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> bool:
+    """Returns true if a tower with the result of `fill_in` has the projection of the pretrained folder."""
+    projection = _own_projection(settings, pretrained)
+    return projection is not None and projection.width == settings.projection
 
 
 def build_dual_encoder(
@@ -256,8 +275,7 @@ def _new_params(tower: Tower, settings: ModelSettings, source: PretrainedEncoder
     """Returns the groups of a tower's parameters that are not pretrained."""
     width = encoder_config(settings, source).width
     mask, encodings, drawn = jnp.ones((1, 1), bool), jnp.zeros((1, 1, width)), {}
-    projection = _own_projection(settings, source)
-    if tower.projection is not None and (projection is None or settings.projection != projection.width):
+    if tower.projection is not None and not keeps_projection(settings, source):
         drawn["projection"] = _draw(tower.projection, draw_key, jnp.zeros((1, width)))
     if isinstance(tower.pooling, nn.Module):
         drawn["pooling"] = _draw(tower.pooling, jax.random.fold_in(draw_key, 1), encodings, mask)

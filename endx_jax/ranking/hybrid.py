@@ -60,7 +60,8 @@ class Hybrid:
     def __str__(self) -> str:
         if self.weight is None:
             return "the sum of reciprocal ranks in dense and BM25"
-        chosen = f"fitted on {self.questions:,} validation questions" if self.questions else "the default"
+        unfitted = "the default" if self.weight == WEIGHT else "given"
+        chosen = f"fitted on {self.questions:,} validation questions" if self.questions else unfitted
         return f"dense + {self.weight:.2f} x BM25 (weight: {chosen})"
 
     def score_block(self, dense: ScoreBlock, lexical: ScoreBlock) -> ScoreBlock:

@@ -141,6 +141,15 @@ def test_folders_of_two_heads_need_the_settings_in_which_they_differ(tmp_path, p
     chex.assert_trees_all_equal_shapes_and_dtypes(read, model.abstract_params)
 
 
+@pytest.mark.parametrize("sharing", ["sde", "ade_ste", "ade_fte", "ade_spl"])
+def test_parameters_of_two_folders_are_not_shared(tmp_path, pairs_csv, sharing):
+    config = tiny_recipe(write_routes(tmp_path / "one", PLAIN.split(), PLAIN.split()), pairs_csv)
+    config.model.sharing, config.model.answer_pretrained = sharing, config.model.pretrained
+    build_model(resolve(config))
+    config.model.answer_pretrained = str(write_routes(tmp_path / "two", PLAIN.split(), PLAIN.split()))
+    check_refusal(lambda: build_model(resolve(config)), "model.answer_pretrained", f"model.sharing={sharing}", "ade")
+
+
 def test_training_keeps_the_prompts_of_the_pretrained_folder(tmp_path):
     folder = write_tiny_bert(tmp_path / "bert")
     write_usage(folder, prompts={"query": "ask: ", "document": "tell: "})

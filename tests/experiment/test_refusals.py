@@ -105,6 +105,7 @@ def test_data_is_named_with_its_setting(files, monkeypatch, settings, named):
         ([("a", "b", "c")], {}, ["pairs[0]"]),
         ([("a \ud83d", "b")], {}, ["pairs[0]", "'question'", "surrogate"]),
         (PAIRS, {"train.step": 3}, ["'train.step'", "'train.steps'"]),
+        (PAIRS, {"objective.name": "late"}, ["objective.name=late", "dual", "config"]),
         (PAIRS, {"data.path": "x.csv"}, ["data.path", "leave it out of settings"]),
         (PAIRS, {"train.steps": "3"}, ["train.steps", "'3'", "int"]),
     ],
@@ -138,6 +139,8 @@ UNSEEN = {"data.validation_fraction": 0.0}
         ({"train.evaluate_every": 0, "train.patience": 1}, ["train.evaluate_every"]),
         (LORA | {"model.lora.targets": "attn"}, ["targets", "'attn'", "encoder/"]),
         (LORA | {"model.lora.targets": "("}, ["model.lora.targets", "'('"]),
+        ({"model.lora.targets": "mlp"}, ["model.lora.rank"]),
+        ({"model.lora.adapter": "folder"}, ["model.lora.rank", "r of an adapter"]),
         ({"model.lora.rank": 4}, ["none of the linear layers", "trained without"]),
     ],
 )

@@ -162,6 +162,8 @@ def test_triplets_use_their_negatives_and_a_line_says_so(config, tmp_path):
     prepared = prepare_run(config, tmp_path / "run")
     assert prepared.plan.stream[0].hard_negatives is None
     assert f"{count} questions: none is used" in "\n".join(prepared_run.notes(prepared))
+    config.data.hard_negatives, config.objective.direction = -1, "answer_to_question"  # which compares none
+    assert prepare_run(config, tmp_path / "run").plan.stream[0].hard_negatives is None
 
 
 def test_negatives_that_a_limit_of_pairs_leaves_out_are_not_drawn(config, tmp_path):
@@ -306,8 +308,12 @@ def test_what_is_not_set_fits_the_number_of_pairs_and_is_said(config, tmp_path, 
 
 def test_a_run_can_start_from_another_ones_best(trained_workdir, config, tmp_path):
     config.model.init_from = str(trained_workdir)
-    initial = prepare_run(config, tmp_path).model.initial_params()
+    same = prepare_run(config, tmp_path)
+    initial = same.model.initial_params()
     chex.assert_trees_all_equal(jax.device_get(initial), trained_params(trained_workdir))
+    config.model.update(pooling="first", normalize=False, question_prompt="q: ")
+    told = {*prepared_run.notes(prepare_run(config, tmp_path))} - {*prepared_run.notes(same)}
+    assert sorted(line.split()[1] for line in told) == ["model.normalize", "model.pooling", "model.question_prompt"]
 
 
 @pytest.mark.slow

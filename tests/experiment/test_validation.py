@@ -5,6 +5,8 @@ import io
 import json
 import re
 import shutil
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +16,8 @@ from tiny_bert import tiny_recipe
 
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.experiment.run import run
-from endx_jax.methods.evaluation import add_validation, compare_with_untrained
-from endx_jax.ranking.evaluate import MEASURES, Evaluation
+from endx_jax.methods.evaluation import add_validation, compare_with_untrained, validation
+from endx_jax.ranking.evaluate import MEASURES, Evaluation, EvaluationSettings
 from endx_jax.ranking.results import Results
 from endx_jax.training.checkpoints import best_checkpoint
 from endx_jax.training.hooks import EarlyStopping
@@ -88,6 +90,15 @@ def test_a_suite_is_the_mean_of_its_sets(validated):
     losses = re.findall(r"\nwarning: on (.*) `trained` ranks below `untrained`, ndcg@10 ", shown)
     worse = [n for n in names if section["untrained"][n]["ndcg@10"] - section["metrics"][n]["ndcg@10"] >= 0.005]
     assert [name for name in losses if name != "the test set"] == worse
+
+
+def test_the_mean_over_one_set_selects_checkpoints_if_it_is_asked_for():
+    found = {"a.csv": SimpleNamespace(metrics=dict.fromkeys(MEASURES, 0.25))}
+    evaluator: Any = SimpleNamespace(select=lambda records: records, evaluate=lambda *_: found)
+    for metric, means in (("mean/mrr", [0.25]), ("a.csv/mrr", [])):
+        settings = EvaluationSettings(metric=metric, sets=("a.csv",))
+        validate = validation(evaluator, settings, None, {"a.csv": RetrievalSet.from_pairs([("q", "a")])})
+        assert [value for name, value in validate({}).items() if name == "mean/mrr"] == means
 
 
 class Scripted:

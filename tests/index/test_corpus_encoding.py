@@ -184,6 +184,7 @@ def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
     corpus = info_of([*DOCUMENTS[:-1], Document("e", "")], shard=[4, 4])
     others = {"whole": info_of(), "third": info_of(shard=[3, 3]), "model": info_of(shard=[4, 4], model=NEXT)}
+    others["german"] = info_of(shard=[4, 4], language="german")
     parts = {f"shard{n}": info_of(shard=[n, 4]) for n in range(1, 5)}
     for name, info in {**others, **parts, "corpus": corpus, "changed": parts["shard4"]}.items():
         run(folder / name, info)
@@ -202,6 +203,7 @@ def shards(tmp_path_factory):
         ("shard1 shard2 shard3 whole", "new", "whole name the files `endx encode --shard=I/N`"),
         ("shard1 shard2 shard3 third", "new", "third shard1: shard 3 of 3"),
         ("shard1 shard2 shard3 model", "new", "model shard1: (identity 222222222222) (identity 111111111111)"),
+        ("shard1 shard2 shard3 german", "new", "german shard1: language german, not english --language"),
         ("shard1 shard2 shard3 corpus", "new", "corpus shard1: c.jsonl"),
         ("shard1 shard2 shard3 begun", "new", "begun not finished"),
         ("shard1 shard2 shard3 changed", "new", "changed encode this shard again"),

@@ -68,6 +68,7 @@ def test_hybrid_is_the_default_unless_it_does_not_help(index):
 
     assert line() == "searching 4 documents (FILE), mode hybrid: the sum of reciprocal ranks in dense and BM25"
     assert line(Hybrid()).endswith("mode hybrid: dense + 0.08 x BM25 (weight: the default)")
+    assert line(Hybrid(0.3)).endswith("mode hybrid: dense + 0.30 x BM25 (weight: given)")
     assert line(Hybrid(0.0, 150)).endswith("mode dense (in validation, BM25 did not improve it)")
     assert line(mode="dense").endswith("mode dense")
     assert line(mode="bm25").endswith("mode bm25")

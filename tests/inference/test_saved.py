@@ -18,7 +18,7 @@ from endx_jax.experiment.config import resolve
 from endx_jax.experiment.model import build_model
 from endx_jax.experiment.saved_model import save_description, save_towers
 from endx_jax.export.towers import in_float32
-from endx_jax.inference.loading import params_of_run
+from endx_jax.inference.loading import model_of_run
 from endx_jax.methods.dual import DualSettings
 from endx_jax.methods.residual import HeadSettings, ResidualSettings
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
@@ -59,7 +59,7 @@ def test_the_model_folder_is_enough_and_gives_the_same_bits(model_folder, bert_w
     assert copied.source.workdir is None
     np.testing.assert_array_equal(copied.encode_query(TEXTS), run.encode_query(TEXTS))
     np.testing.assert_array_equal(copied.encode_document(TEXTS), run.encode_document(TEXTS))
-    found = params_of_run(bert_workdir)
+    _, found = model_of_run(bert_workdir)
     loaded = parameter_paths(endx_jax.load(bert_workdir).params)
     assert {path: leaf.shape for path, leaf in found.items()} == {path: leaf.shape for path, leaf in loaded.items()}
 

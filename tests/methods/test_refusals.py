@@ -1,6 +1,8 @@
 """Settings, models and batches that methods refuse: the call, and the words of its line: field, value and remedy."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,6 @@ from helpers import ONE_LAYER, padded, texts, tower
 from refusals import check_refusal
 
 from endx_jax.batch import Batch
-from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.experiment.config import resolve
 from endx_jax.losses import Guide
 from endx_jax.methods import find_method, register
@@ -46,6 +47,7 @@ SIGMOID = {"loss": "sigmoid"}
         ("endx", {"ramp_steps": 5, "ramp_epochs": 5.0}, "ramp_steps ramp_epochs 0"),
         ("endx", {"teacher_frozen": True}, "objective.teacher_from"),
         ("endx", {"teacher_frozen": True, "teacher_from": "x", "teacher_shares": "encoder"}, "shares nothing"),
+        ("vae", {"match": "inbatch", "distillation": {"loss": "margin_mse"}}, "objective.distillation loss empty"),
         ("vae", {"anneal_steps": 5}, "anneal_steps anneal_epochs 0"),
         ("residual", {"head": {"names": ""}}, "objective.head.names '' fcrr, convrr"),
         ("residual", {"head": {"names": "fcr"}}, "objective.head.names 'fcr' 'fcrr'"),
@@ -65,6 +67,9 @@ HARD = dataclasses.replace(
 GUIDED = dataclasses.replace(BATCH, extra={"guide": Guide(jnp.ones((4, 12)), jnp.ones((4, 12)))})
 TEACHER = EmbeddingDistillationSettings(teacher="a-teacher")
 DISTILLED = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
+MIXTURE: Any = SimpleNamespace(scores=None, sizes=(2, 1))
+BACKWARD: Any = {"direction": "answer_to_question"}
+COUNTED: Any = {"contrastive": ContrastiveSettings(answer_frequencies=True)}
 FIRST = tower(ONE_LAYER, pooling=first)
 UNSCALED = FIRST.clone(normalize=False)
 HEADS = tower(ONE_LAYER, head=ResidualHeads(("fcrr",), width=8, filters=1))
@@ -90,8 +95,8 @@ def matching(**changes):
     return lambda: MatchingSettings(**changes)
 
 
-def collated(count):
-    return lambda: contrastive_collator(RetrievalSet.from_pairs([]), DISTILLED, hard_negatives=count)
+def collated(count, settings=DISTILLED):
+    return lambda: contrastive_collator(MIXTURE, settings, hard_negatives=count)
 
 
 def cross_encode():
@@ -115,6 +120,9 @@ VAE_MSE = dataclasses.replace(tiny_vae.SETTINGS, match="mse")
         (of(DistillationObjective, FIRST, TEACHER, GUIDED), "16 objective.teacher=a-teacher 12 model.projection=12"),
         (collated(1), "objective.distillation.loss=margin_mse --score-with"),
         (collated(0), "objective.distillation.loss=margin_mse data.hard_negatives"),
+        (collated(1, DualSettings(**BACKWARD)), "objective.direction=answer_to_question data.hard_negatives=0"),
+        (collated(0, DualSettings(**BACKWARD, **COUNTED)), "objective.direction= answer_frequencies=False"),
+        (collated(0, DualSettings(**COUNTED)), "answer_frequencies data.mixture False"),
         (lambda: pair_collator(None, PairSettings(negatives=0), 0), "objective.negatives data.hard_negatives"),
         (cross_encode, "8 objective.cross_heads=3"),
         (lambda: PairClassifier(twice(SINGLE_SEGMENT)), "segment"),
@@ -125,6 +133,7 @@ VAE_MSE = dataclasses.replace(tiny_vae.SETTINGS, match="mse")
         (matching(matryoshka_dims=(4,)), "objective.match=mse prefixes"),
         (matching(learn_temperature=True), "objective.match=mse temperature"),
         (matching(contrastive=ContrastiveSettings(guide="a model")), "objective.match=mse contrastive"),
+        (matching(distillation=DISTILLED.distillation), "objective.match=mse objective.distillation inbatch"),
         (of(MatchingObjective, UNSCALED, MatchingSettings()), "objective.match=mse model.normalize"),
         (of(VaeObjective, VAE.clone(normalize=False), VAE_MSE), "objective.match=mse model.normalize"),
         (of(VaeObjective, VAE.clone(projection=None), tiny_vae.SETTINGS), "model.projection"),

@@ -19,12 +19,13 @@ from endx_jax.errors import EndxError, counted
 from endx_jax.inference import load
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.losses import Guide
-from endx_jax.methods.dual.settings import DualSettings
+from endx_jax.methods.dual.settings import BACKWARD, DualSettings
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel import MeshSettings, make_mesh
 from endx_jax.parallel.agreement import check_equal
 from endx_jax.parallel.console import say
 from endx_jax.pretrained.published import is_known, outline
+from endx_jax.settings import require
 
 Array = jax.Array
 
@@ -68,7 +69,7 @@ def contrastive_collator(pairs: Pairs, settings: DualSettings, hard_negatives: i
     """Returns the collator of a contrastive loss: `Method.collator`.
 
     Raises:
-      EndxError: a loss needs scores that the data or the batches do not have.
+      EndxError: a loss needs scores or counts that the data or the batches do not have, or has no use for them.
     """
     distils, log_q = settings.distillation.loss, None
     if distils and not hard_negatives:
@@ -78,7 +79,21 @@ def contrastive_collator(pairs: Pairs, settings: DualSettings, hard_negatives: i
             f"objective.distillation.loss={distils} needs a teacher's scores, but the data has none: "
             "write them with `endx mine --score-with`"
         )
+    if settings.direction == BACKWARD:
+        require(
+            not hard_negatives or bool(distils),
+            f"objective.direction={BACKWARD} compares no hard negatives: set data.hard_negatives=0",
+        )
+        require(
+            not settings.contrastive.answer_frequencies or "answers" in settings.contrastive.same_side,
+            f"objective.direction={BACKWARD} compares no answers: set objective.contrastive.answer_frequencies=False",
+        )
     if settings.contrastive.answer_frequencies:
+        require(
+            not pairs.sizes,
+            "objective.contrastive.answer_frequencies counts pairs, and data.mixture draws them by weights: set it to "
+            "False, or leave data.mixture empty",
+        )
         counts = np.bincount(pairs.index[:, 1], minlength=len(pairs.answers))
         log_q = np.log(np.maximum(counts, 1) / counts[counts > 0].mean()).astype(np.float32)
     if pairs.guide is None and log_q is None and not distils:

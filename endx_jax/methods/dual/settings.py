@@ -10,6 +10,7 @@ from endx_jax.losses.softmax import DIRECTIONS, JOINT
 from endx_jax.methods.method import MethodSettings
 from endx_jax.settings import key, require
 
+BACKWARD = "answer_to_question"
 SOFTMAX, SIGMOID = LOSSES = ("softmax", "sigmoid")
 
 
@@ -82,7 +83,6 @@ class DistillationSettings:
 class DualSettings(MethodSettings):
     """`config.objective` of the method `dual`. `model.normalize` selects between inner product and cosine."""
 
-    takes_hard_negatives = True
     name: str = key("dual", "Name of the method.")
     temperature: float = key(
         0.05,
@@ -130,13 +130,18 @@ class DualSettings(MethodSettings):
         )
 
     @property
+    def takes_hard_negatives(self) -> bool:
+        """True unless answers are compared with questions alone, and no teacher has scores of hard negatives."""
+        return self.direction != BACKWARD or bool(self.distillation.loss)
+
+    @property
     def given_model(self) -> str:
         """Model whose embeddings batches hold: the guide, or none."""
         return self.contrastive.guide
 
     def score_arrays(self, hard_negatives: int) -> int:
         """Returns the number of arrays of scores [B, B] of the dense loss with K hard negatives a question."""
-        directions = 1 if self.direction in ("question_to_answer", "answer_to_question") else 2
+        directions = 1 if self.direction in (DualSettings.direction, BACKWARD) else 2
         return (directions + len(self.contrastive.same_side) + hard_negatives) * max(1, len(self.matryoshka_dims))
 
     def prefixes(self, normalize: bool) -> Prefixes:

@@ -36,11 +36,11 @@ class MatchingSettings(DualSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        softmax = self.matryoshka_dims or self.learn_temperature or self.contrastive != ContrastiveSettings()
+        further = self.matryoshka_dims or self.learn_temperature or self.distillation.loss
         require(
-            self.match == IN_BATCH or not softmax,
-            f"objective.match={self.match} has no prefixes, learned temperature or objective.contrastive: leave them, "
-            f"or set objective.match={IN_BATCH}",
+            self.match == IN_BATCH or not (further or self.contrastive != ContrastiveSettings()),
+            f"objective.match={self.match} has no prefixes, learned temperature, objective.contrastive or "
+            f"objective.distillation: leave them, or set objective.match={IN_BATCH}",
         )
 
 

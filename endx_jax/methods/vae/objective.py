@@ -67,6 +67,10 @@ class VaeSettings(MatchingSettings, DecodingSettings):
     def __post_init__(self):
         super().__post_init__()
         require(
+            not self.distillation.loss,
+            "objective.name=vae takes no hard negatives, which objective.distillation compares: leave its loss empty",
+        )
+        require(
             not (self.anneal_steps and self.anneal_epochs),
             f"objective.anneal_steps and anneal_epochs are {self.anneal_steps} and {self.anneal_epochs}: set one to 0",
         )

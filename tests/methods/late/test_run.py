@@ -75,8 +75,12 @@ def test_a_published_model_is_trained_with_its_expansion_and_skip_list(config, p
     prepared = prepare_run(config, tmp_path / "run")
     assert prepared.settings.model.tokens == TokenSettings((".", "?"), 12)
     assert any("HierarchicalTokenPooling" in line for line in notes(prepared))
-    config.model.tokens.expand = 6
-    assert prepare_run(config, tmp_path / "run").settings.model.tokens == TokenSettings(expand=6)
+    assert any("the projection" in line and "model.projection=0" in line for line in notes(prepared))
+    config.model.tokens.expand, config.model.projection = 6, 0
+    prepared = prepare_run(config, tmp_path / "run")
+    assert prepared.settings.model.tokens == TokenSettings(expand=6)
+    assert prepared.settings.model.projection == 4  # the folder's
+    assert not any("the projection" in line for line in notes(prepared))
 
 
 @pytest.mark.slow
