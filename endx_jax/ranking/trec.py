@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from endx_jax import metrics
 from endx_jax.data.batches.ragged import pad_rows
 from endx_jax.data.formats.beir import HEADER, judged_rows
 from endx_jax.data.formats.text_files import first_text_line, lines
@@ -122,19 +123,21 @@ def measure_run(run: Mapping, right: Mapping, depth: int) -> tuple[tuple[str, ..
     Candidates below the first `depth` count as not found, with 0 in `mrr` and `map`, as in trec_eval. Metrics that
     count a larger number of candidates are left out.
     """
-    ranks, gains = [], []
+    ranks, levels = [], []
     for question, grades in right.items():
-        listed = [*run.get(question, {}).items()][:depth]
-        right_scores = [score for candidate, score in listed if candidate in grades]
-        wrong = np.sort([score for candidate, score in listed if candidate not in grades])
-        above = len(wrong) - sum(np.searchsorted(wrong, right_scores, side) for side in ("left", "right")) / 2
-        ranks.append([*(1 + np.arange(len(right_scores)) + above), *[NOT_LISTED] * (len(grades) - len(right_scores))])
-        at = [grades[candidate] for candidate, _ in listed if candidate in grades]
-        gains.append([*at, *[0.0] * (len(grades) - len(right_scores))])
+        listed = dict([*run.get(question, {}).items()][:depth])
+        places = np.unique([*listed.values()], return_inverse=True)[1].tolist()  # small enough for float32
+        level = dict(zip(listed, places, strict=True))
+        levels.append([level.get(candidate, math.nan) for candidate in grades])
+        right_levels = -np.sort(-np.array(levels[-1]))  # best first; NaN last
+        wrong = np.sort([place for candidate, place in level.items() if candidate not in grades])
+        above = len(wrong) - sum(np.searchsorted(wrong, right_levels, side) for side in ("left", "right")) / 2
+        ranks.append(np.where(np.isnan(right_levels), NOT_LISTED, 1 + np.arange(len(grades)) + above))
     padded = pad_rows(ranks, np.inf, np.float32)
     judged = pad_rows([[*grades.values()] for grades in right.values()], 0, np.float32)
     values = {name: metric(padded) for name, metric in MEASURES.items()}
-    values[NDCG] = MEASURES[NDCG](padded, gains=pad_rows(gains, 0, np.float32), judged=judged)
+    gains = metrics.ranked_gains(pad_rows(levels, math.nan, np.float32), judged)
+    values[NDCG] = MEASURES[NDCG](padded, gains=gains, judged=judged)
     needed = {name: 50 if name == "avg_recall" else int(name.partition("@")[2] or 0) for name in values}
     names = tuple(name for name in values if needed[name] <= depth)
     return names, np.stack([values[name] for name in names], axis=1)
