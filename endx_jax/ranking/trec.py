@@ -9,7 +9,7 @@ import math
 import pathlib
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -87,12 +87,16 @@ def read_qrels(path: pathlib.Path) -> dict[str, dict[str, float]]:
     return {question: grades for question, grades in right.items() if grades}
 
 
-def read_run(path: pathlib.Path) -> dict[str, dict[str, float]]:
+def read_run(path: pathlib.Path, right: Mapping[str, Container[str]]) -> dict[str, dict[str, float]]:
     """Reads a TREC run of any tool: the candidates of each question and their scores, best first.
 
-    As in trec_eval, scores order the candidates, not the rank column.
+    As in trec_eval, scores order the candidates, not the rank column. As in `endx evaluate`, a candidate with the id of
+    a question is left out for it, unless it is one of its `right` ones.
     """
     run = _read(path, ("question", "Q0", "candidate", "rank", "score", "tag"), 4)
+    for question, scores in run.items():
+        if question not in right.get(question, ()):
+            scores.pop(question, None)
     return {question: dict(sorted(scores.items(), key=lambda item: -item[1])) for question, scores in run.items()}
 
 

@@ -184,14 +184,15 @@ def trec(path, ranked, tag="x"):
 
 @pytest.fixture
 def judged(tmp_path):
-    path = written(tmp_path / "judged.qrels", "q1 0 a 1\nq1 0 b 2\nq1 0 c 0\nq2 0 a 1\nq3 0 c 1\n")
+    path = written(tmp_path / "judged.qrels", "q1 0 a 1\nq1 0 b 2\nq1 0 c 0\nq2 0 a 1\nq3 0 q3 1\n")
     return path
 
 
 def test_a_run_of_any_tool_is_measured_by_hand(tmp_path, judged, endx):
     # q1: b and the wrong c are tied at the top, so b has rank 1.5; a is not listed. q2: a has rank 3. q3 is missing.
+    # In the other run q2's own document is not ranked for it; q3's own is right.
     other = trec(tmp_path / "other.txt", {"q1": [("b", 7.0), ("c", 7.0)], "q2": [("b", 3e9), ("c", 3e9 - 1), ("a", 1)]})
-    ranked = {"q1": [("b", 2), ("a", 1)], "q2": [("a", 1)], "q3": [("c", 1)], "q9": [("a", 1)]}
+    ranked = {"q1": [("b", 2), ("a", 1)], "q2": [("q2", 2), ("a", 1)], "q3": [("q3", 1)], "q9": [("a", 1)]}
     best = trec(tmp_path / "best.txt", ranked)
     (tmp_path / "config.json").write_text("[]  // of another program")
     said = endx("compare", other, best, f"--qrels={judged}", f"--output={tmp_path / 'out.json'}").out
