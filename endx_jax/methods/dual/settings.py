@@ -27,8 +27,8 @@ class ContrastiveSettings:
     )
     ceiling: tuple[float, ...] = key(
         (),
-        "(share, margin): leave out negatives that score above share * right score + margin; empty: none "
-        "(Qwen3-Embedding: (1, 0.1); NV-Retriever, Moreira et al. 2024, in mining: (0.95, 0)).",
+        "(share, margin): leave out negatives that score above r + margin - (1 - share) |r|, where r is the right "
+        "score; empty: none (Qwen3-Embedding: (1, 0.1); NV-Retriever, Moreira et al. 2024, in mining: (0.95, 0)).",
     )
     guide: str = key(
         "",
