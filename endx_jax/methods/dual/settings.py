@@ -1,15 +1,18 @@
 """Settings of the dual encoder's objective."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
+from endx_jax.data.batches.token_tables import Counts
 from endx_jax.losses import Ceiling, Guide, Options, Prefixes
 from endx_jax.losses.arguments import SAME_SIDE
-from endx_jax.losses.distillation import DISTILLATIONS
+from endx_jax.losses.distillation import DISTILLATIONS, KL
 from endx_jax.losses.softmax import DIRECTIONS, JOINT
 from endx_jax.methods.method import MethodSettings
+from endx_jax.parallel.console import say
 from endx_jax.settings import key, require
 
+COSINES = 1.01  # largest absolute value of cosines, some of which rounding raises above 1
 SOFTMAX, SIGMOID = LOSSES = ("softmax", "sigmoid")
 
 
@@ -74,7 +77,11 @@ class DistillationSettings:
     weight: float = key(1.0, "Weight of this loss.", least=0)
     contrastive_weight: float = key(1.0, "Weight of the loss over the batch beside it (Hofstätter et al.: 0).", least=0)
     temperature: float = key(
-        1.0, "Divisor of the teacher's scores; for margin_mse it brings them to the range of ours.", above=0
+        0.0,
+        "Divisor of the teacher's scores; for margin_mse it brings them to the range of ours. 0: automatic, "
+        "objective.temperature for listwise_kl if all scores are from -1 to 1, as cosines are, else 1.",
+        above=0,
+        auto=0.0,
     )
 
 
@@ -128,6 +135,17 @@ class DualSettings(MethodSettings):
             len(weights) in (0, len(dims)),
             f"objective.matryoshka_weights has {len(weights)} weights for {len(dims)} matryoshka_dims",
         )
+
+    def fitted(self, counts: Counts) -> Self:
+        """Returns the settings with the temperature of the teacher's scores."""
+        distillation = self.distillation
+        if distillation.temperature:
+            return self
+        chosen = self.temperature if distillation.loss == KL and counts.largest_score <= COSINES else 1.0
+        if distillation.loss:
+            divided = f"the teacher's scores are divided by {chosen}"
+            say(f"distillation: {divided}; set objective.distillation.temperature=... to change")
+        return dataclasses.replace(self, distillation=dataclasses.replace(distillation, temperature=chosen))
 
     @property
     def given_model(self) -> str:
