@@ -21,7 +21,7 @@ class ContrastiveSettings:
     """`config.objective.contrastive`: the loss over a batch, its negatives, and which of them are left out."""
 
     loss: str = key(SOFTMAX, "Loss over the batch (sigmoid: SigLIP, Zhai et al. 2023).", choices=LOSSES)
-    bias: float = key(-10.0, "Initial value of the learned bias of the sigmoid loss's logits (SigLIP: -10).")
+    bias: float = key(-10.0, "Initial value of the learned bias of the sigmoid loss (SigLIP: -10, for batches of 32k).")
     same_side: tuple[str, ...] = key(
         (),
         "Texts that are also compared with each other (GTE, Li et al. 2023, and Qwen3-Embedding, Zhang et al. 2025: "
