@@ -136,7 +136,7 @@ def measure_run(run: Mapping, right: Mapping, depth: int) -> tuple[tuple[str, ..
         right_levels = -np.sort(-np.array(levels[-1]))  # best first; NaN last
         wrong = np.sort([place for candidate, place in level.items() if candidate not in grades])
         above = len(wrong) - sum(np.searchsorted(wrong, right_levels, side) for side in ("left", "right")) / 2
-        ranks.append(np.where(np.isnan(right_levels), NOT_LISTED, 1 + np.arange(len(grades)) + above))
+        ranks.append(np.where(np.isnan(right_levels), NOT_LISTED, 1 + np.arange(len(grades)) + above).tolist())
     padded = pad_rows(ranks, np.inf, np.float32)
     judged = pad_rows([[*grades.values()] for grades in right.values()], 0, np.float32)
     values = {name: metric(padded) for name, metric in MEASURES.items()}
