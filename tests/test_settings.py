@@ -85,7 +85,7 @@ def test_unknown_names_and_values_that_are_not_valid_are_refused(mapping, words)
 OUT_OF_BOUNDS = """
 dual temperature=0.0 direction='both' matryoshka_dims=(8,0) loss_tile=-2
 dual contrastive.loss='sigmod' contrastive.same_side=('both',) distillation.loss='kl' distillation.weight=-1.0
-dual distillation.contrastive_weight=-1.0 distillation.temperature=0.0
+dual distillation.contrastive_weight=-1.0 distillation.temperature=-0.5
 late loss_tile=0 temperature=0.0
 endx alignment='geometri' kernel='cosine' teacher_shares='everything' ramp_steps=-1 ramp_epochs=-1.0 ramp_start=-1
 endx alignment_temperatures=(1.0,0.0) teacher_temperature=-1.0

@@ -163,7 +163,7 @@ def read_pair(
     if not (judgements := judgements or next(iter(beside), None)):
         raise EndxError(f"{runs[0]} and {runs[1]} are TREC runs; name the file of right candidates by qrels=FILE")
     right = read_qrels(judgements)
-    rankings = [read_run(file.with_name(file.name.replace(ENDING, RUN))) for file, _ in located]
+    rankings = [read_run(file.with_name(file.name.replace(ENDING, RUN)), right) for file, _ in located]
     depth = min(_depth(run) for run in rankings)
     notes = [
         f"{name}: up to {counted(_depth(run), 'candidate')} a question, of which {depth:,} count"
@@ -190,7 +190,8 @@ def _unmatched(name: str, run: Mapping[str, Mapping], right: Mapping[str, Mappin
     """Returns the part of a note on questions that only the run or only the judgements have; they must share some."""
     missing, listed = sorted(right.keys() - run.keys()), set[str]().union(*run.values())
     if len(missing) == len(right) or not any(listed & grades.keys() for grades in right.values()):
-        kind, example = ("question", next(iter(run))) if len(missing) == len(right) else ("candidate", min(listed))
+        kind, ids = ("question", run) if len(missing) == len(right) else ("candidate", listed)
+        example = min(ids, default="")
         raise EndxError(f"{name}: no {kind} id, such as {example!r}, is in {judgements}: use the same ids in both")
     note = ""
     if missing:

@@ -31,7 +31,7 @@ def finalize(
     |---|---|
     | pooling, projection, dropout, prompts | the pretrained folder; dropout that of the questions |
     | `model.product_dtype=auto` | the run, if it has begun, else the CPU of process 0 |
-    | `data.hard_negatives`, batch size, epochs | the training data |
+    | `data.hard_negatives`, batch size, epochs, temperature of a teacher's scores | the training data |
 
     Args:
       settings: settings of the config.
@@ -48,18 +48,20 @@ def finalize(
             return read_config(workdir).model.product_dtype
         return chosen_product_dtype(AUTO)
 
-    model, data, train = fill_in_both(settings.model, sources), settings.data, settings.train
+    model, data, train, objective = settings.model, settings.data, settings.train, settings.objective
+    model = fill_in_both(model, sources)
     chosen: dict[str, Any] = {f"{side}_prompt": prompt for side, prompt in prompts(settings.model, sources).items()}
     if model.product_dtype == AUTO and counts is not None:
         chosen["product_dtype"] = broadcast(product_dtype, "product-dtype")
     model = dataclasses.replace(model, **chosen)
-    settings.objective.check_model(model)
+    objective.check_model(model)
     if counts is not None:
         if data.hard_negatives < 0:
-            drawn = counts.hard_negatives > 0 and not data.pool and settings.objective.takes_hard_negatives
+            drawn = counts.hard_negatives > 0 and not data.pool and objective.takes_hard_negatives
             data = dataclasses.replace(data, hard_negatives=int(drawn))
         train = train.sized(min(counts.pairs, data.max_train_pairs or counts.pairs))
-    return dataclasses.replace(settings, model=model, data=data, train=train)
+        objective = objective.fitted(counts)
+    return dataclasses.replace(settings, model=model, data=data, train=train, objective=objective)
 
 
 def prompts(settings: ModelSettings, sources: Mapping[str, PretrainedEncoder]) -> dict[str, str]:

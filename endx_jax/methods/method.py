@@ -4,14 +4,14 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import flax.linen as nn
 from jax.sharding import Mesh
 
 from endx_jax import json_files
 from endx_jax.data.batches.collator import Collator
-from endx_jax.data.batches.token_tables import Pairs
+from endx_jax.data.batches.token_tables import Counts, Pairs
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.errors import EndxError, nearest
 from endx_jax.methods.evaluation import Evaluator, evaluate_embeddings
@@ -46,6 +46,11 @@ class MethodSettings:
             f"objective.name={self.name} trains no embedding for each token: set model.pooling to another than "
             f"{TOKENS}",
         )
+
+    def fitted(self, counts: Counts) -> Self:
+        """Returns the settings with what they leave to the training data."""
+        del counts
+        return self
 
     @property
     def takes_hard_negatives(self) -> bool:

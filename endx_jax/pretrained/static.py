@@ -10,7 +10,7 @@ import importlib.util
 import json
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")  # of files of word vectors
-FORMAT = 2  # version of the folders in the cache
+FORMAT = 3  # version of the folders in the cache
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 # Approximates the Penn Treebank tokenization that GloVe was trained on: splits off clitics (it 's, do n't) and
 # punctuation, keeps numbers and abbreviations whole. Unlike it, splits words at hyphens, as GloVe has vectors for the
@@ -57,10 +57,13 @@ def static_folder(name: str) -> pathlib.Path | None:
         return cached_folder([path], lambda folder: write_words(folder, *read_word_vectors(path)))
     table = _token_vectors(path)
     if table is not None:
-        normalize, usage = _normalizes(path), json_files.read_optional(path / USAGE_FILE)
-        fill = functools.partial(_write_tokens, weights=table, normalize=normalize, usage=usage)
+        options: dict[str, Any] = {
+            "normalize": _normalizes(path),
+            "skip_unknown": (path / "config.json").is_file() and not (path / MODULES).is_file(),  # as model2vec does
+            "usage": json_files.read_optional(path / USAGE_FILE),
+        }
         sources = table / "tokenizer.json", *sorted(table.glob("*.safetensors*"))
-        return cached_folder(sources, fill, (normalize, usage))
+        return cached_folder(sources, functools.partial(_write_tokens, weights=table, **options), options)
     if name != GLOVE:
         return None
     package = package_folder(GLOVE_PACKAGE)
@@ -139,8 +142,13 @@ def write_words(folder: pathlib.Path, words: list[str], vectors: np.ndarray) -> 
     _write(folder, tokenizer.to_str(), table, {"pad_token": PAD, "unk_token": UNKNOWN}, 0)
 
 
-def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, normalize: bool, usage: dict) -> None:
-    """Writes a pretrained folder of the token table in the folder `weights`; its tokenizer adds no special tokens."""
+def _write_tokens(
+    folder: pathlib.Path, weights: pathlib.Path, normalize: bool, skip_unknown: bool, usage: dict
+) -> None:
+    """Writes a pretrained folder of the token table in the folder `weights`; its tokenizer adds no special tokens.
+
+    If unknown tokens are skipped, their row is zero: in a mean they change its norm, but not its direction.
+    """
     import tokenizers
 
     tensors = {name: np.asarray(tensor) for name, tensor in open_tensors(weights).items()}
@@ -170,6 +178,9 @@ def _write_tokens(folder: pathlib.Path, weights: pathlib.Path, normalize: bool, 
         raise EndxError(f"{tokenizer_file} has ids up to {size - 1:,}; {weights} has {counted(len(rows), 'row')}")
     table = np.zeros((max(len(rows), size), rows.shape[1]), np.float32)
     table[: len(rows)] = rows
+    unknown = tokenizer.token_to_id(state["model"].get("unk_token") or "")
+    if skip_unknown and unknown is not None:
+        table[unknown] = 0
     _write(folder, tokenizer.to_str(), table, {"pad_token": PAD}, tokenizer.get_vocab()[PAD], ["Normalize"] * normalize)
     write_text(folder / USAGE_FILE, json.dumps(usage))
 

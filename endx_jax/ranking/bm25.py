@@ -99,7 +99,7 @@ class BM25:
         self._firsts = offsets_of([len(part.lengths) for part in parts]).astype(np.int32)
         self._lengths = parts[0].lengths if len(parts) == 1 else np.concatenate([part.lengths for part in parts])
         counted = self._lengths if living is None else self._lengths[living]
-        self._count, self._mean = len(counted), counted.mean() if len(counted) else 0.0
+        self._count, self._mean = len(counted), counted.mean() if counted.any() else 1.0
         self._known: dict[str, tuple[Any, np.ndarray, float]] = {}  # columns of the words of earlier questions
 
     @staticmethod

@@ -9,10 +9,11 @@ import math
 import pathlib
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from endx_jax import metrics
 from endx_jax.data.batches.ragged import pad_rows
 from endx_jax.data.formats.beir import HEADER, judged_rows
 from endx_jax.data.formats.text_files import first_text_line, lines
@@ -86,12 +87,16 @@ def read_qrels(path: pathlib.Path) -> dict[str, dict[str, float]]:
     return {question: grades for question, grades in right.items() if grades}
 
 
-def read_run(path: pathlib.Path) -> dict[str, dict[str, float]]:
+def read_run(path: pathlib.Path, right: Mapping[str, Container[str]]) -> dict[str, dict[str, float]]:
     """Reads a TREC run of any tool: the candidates of each question and their scores, best first.
 
-    As in trec_eval, scores order the candidates, not the rank column.
+    As in trec_eval, scores order the candidates, not the rank column. As in `endx evaluate`, a candidate with the id of
+    a question is left out for it, unless it is one of its `right` ones.
     """
     run = _read(path, ("question", "Q0", "candidate", "rank", "score", "tag"), 4)
+    for question, scores in run.items():
+        if question not in right.get(question, ()):
+            scores.pop(question, None)
     return {question: dict(sorted(scores.items(), key=lambda item: -item[1])) for question, scores in run.items()}
 
 
@@ -122,19 +127,21 @@ def measure_run(run: Mapping, right: Mapping, depth: int) -> tuple[tuple[str, ..
     Candidates below the first `depth` count as not found, with 0 in `mrr` and `map`, as in trec_eval. Metrics that
     count a larger number of candidates are left out.
     """
-    ranks, gains = [], []
+    ranks, levels = [], []
     for question, grades in right.items():
-        listed = [*run.get(question, {}).items()][:depth]
-        right_scores = [score for candidate, score in listed if candidate in grades]
-        wrong = np.sort([score for candidate, score in listed if candidate not in grades])
-        above = len(wrong) - sum(np.searchsorted(wrong, right_scores, side) for side in ("left", "right")) / 2
-        ranks.append([*(1 + np.arange(len(right_scores)) + above), *[NOT_LISTED] * (len(grades) - len(right_scores))])
-        at = [grades[candidate] for candidate, _ in listed if candidate in grades]
-        gains.append([*at, *[0.0] * (len(grades) - len(right_scores))])
+        listed = dict([*run.get(question, {}).items()][:depth])
+        places = np.unique([*listed.values()], return_inverse=True)[1].tolist()  # small enough for float32
+        level = dict(zip(listed, places, strict=True))
+        levels.append([level.get(candidate, math.nan) for candidate in grades])
+        right_levels = -np.sort(-np.array(levels[-1]))  # best first; NaN last
+        wrong = np.sort([place for candidate, place in level.items() if candidate not in grades])
+        above = len(wrong) - sum(np.searchsorted(wrong, right_levels, side) for side in ("left", "right")) / 2
+        ranks.append(np.where(np.isnan(right_levels), NOT_LISTED, 1 + np.arange(len(grades)) + above).tolist())
     padded = pad_rows(ranks, np.inf, np.float32)
     judged = pad_rows([[*grades.values()] for grades in right.values()], 0, np.float32)
     values = {name: metric(padded) for name, metric in MEASURES.items()}
-    values[NDCG] = MEASURES[NDCG](padded, gains=pad_rows(gains, 0, np.float32), judged=judged)
+    gains = metrics.ranked_gains(pad_rows(levels, math.nan, np.float32), judged)
+    values[NDCG] = MEASURES[NDCG](padded, gains=gains, judged=judged)
     needed = {name: 50 if name == "avg_recall" else int(name.partition("@")[2] or 0) for name in values}
     names = tuple(name for name in values if needed[name] <= depth)
     return names, np.stack([values[name] for name in names], axis=1)

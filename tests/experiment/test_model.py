@@ -10,7 +10,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from helpers import mesh_of
+from helpers import mesh_of, written
 from refusals import check_refusal
 from tiny_bert import tiny_recipe, write_tiny_bert, write_usage
 from tiny_modules import write_routes
@@ -75,10 +75,16 @@ def test_a_run_resumes_with_the_product_dtype_that_it_began_with(bert_config, tm
     assert (begun.model.product_dtype, new.model.product_dtype) == ("float32", "bfloat16")
 
 
-def test_the_settings_of_a_run_leave_nothing_open(bert_config, tmp_path):
+@pytest.mark.parametrize(("score", "temperature"), [(-0.9, 0.05), (-1.5, 1.0)])
+def test_the_settings_of_a_run_leave_nothing_open(bert_config, tmp_path, score, temperature):
+    scored = {"pos_scores": [0.5], "neg": ["dog"], "neg_scores": [score]}
+    rows = [{"query": f"who is {n}", "pos": [f"cat {n}"], **scored} for n in range(20)]
+    bert_config.data.path = str(written(tmp_path / "scored.jsonl", rows))
     bert_config.model.product_dtype, bert_config.data.hard_negatives = "auto", -1
     bert_config.train.global_batch_size = 0
-    run = prepare_run(bert_config, tmp_path)
+    bert_config.objective.distillation.loss = "listwise_kl"
+    run = prepare_run(bert_config, tmp_path / "run")
+    assert run.settings.objective.distillation.temperature == temperature
     assert not [name for name, value, declared in flattened(run.settings) if value == declared["auto"]]
     assert run.settings is run.model.settings is run.plan.settings
 

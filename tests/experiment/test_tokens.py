@@ -134,7 +134,7 @@ LABELLED = [{"query": f"where is cat {n % 30}", "answer": f"cat {n}", "label": i
         (ROWS, (100, 30, 41), (4, 8)),
         (LABELLED, (30, 30, 90), (1, 2)),
         (BOTH, (100, 100, 100), (2, 1)),  # a text's directions are in different parts, and no negatives of each other
-        ([row | {"pos_scores": [1.5], "neg_scores": [1.0]} for row in BOTH], (100, 100, 100), (2, 1)),
+        ([row | {"pos_scores": [1.5], "neg_scores": [-1.0]} for row in BOTH], (100, 100, 100), (2, 1)),
     ],
     ids=["negatives", "labels", "both directions", "scores"],
 )
@@ -144,6 +144,7 @@ def test_a_store_holds_the_pairs_of_the_set_in_memory(store, in_memory, tmp_path
     pairs = made.pairs()
     assert texts(pairs) == in_memory()
     assert (len(pairs), len(pairs.questions), len(pairs.answers)) == counts
+    assert made.counts.largest_score == rows[0].get("pos_scores", [0])[0]
     assert (pairs.positives.width, pairs.hard_negatives.width) == widths
     ascending = [np.diff(pairs.positives.row(question)) > 0 for question in range(len(pairs.questions))]
     assert np.concatenate(ascending).all()

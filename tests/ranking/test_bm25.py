@@ -48,6 +48,9 @@ def test_scores_equal_the_formula_and_unknown_words_rank_the_middle(capfd, caplo
         BM25.of_texts(CANDIDATES).scores(QUESTIONS)
     assert capfd.readouterr() == ("", "")
     assert caplog.records == []
+    # No text has a word that counts for its length.
+    scores = BM25.of_texts(["C#", "C++", "3.5"]).scores(["What is C++?"])
+    np.testing.assert_allclose(scores, [[0, math.log(1 + 2.5 / 1.5) / (1 + 0.9 * (1 - 0.4)), 0]], rtol=1e-5)
     found = evaluate_scores(BM25.of_texts(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
 

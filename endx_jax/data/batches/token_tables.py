@@ -101,14 +101,16 @@ class TextReader(Protocol):
 
 
 class Counts(NamedTuple):
-    """Numbers of distinct questions, right pairs and hard negatives of training data.
+    """Numbers of distinct questions, right pairs and hard negatives of training data, and a limit of its scores.
 
-    The count of a `TokenStore` includes questions that have only hard negatives.
+    The count of a `TokenStore` includes questions that have only hard negatives. `largest_score` is the largest
+    absolute value of a teacher's scores, 0 without a teacher.
     """
 
     questions: int
     pairs: int
     hard_negatives: int
+    largest_score: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,8 +158,9 @@ class Pairs:
 
     @property
     def counts(self) -> Counts:
-        """Numbers of questions, pairs and hard negatives."""
-        return Counts(len(self.questions), len(self), len(self.hard_negatives.values))
+        """Numbers of questions, pairs and hard negatives, and the largest score."""
+        largest = max((float(np.nanmax(np.abs(part.values), initial=0)) for part in self.scores or ()), default=0.0)
+        return Counts(len(self.questions), len(self), len(self.hard_negatives.values), largest)
 
     def release(self) -> None:
         """Removes the pages of mapped files from the memory of the process; the system may keep them in its cache."""

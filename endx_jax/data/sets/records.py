@@ -211,10 +211,12 @@ class RetrievalSet:
         parts = (self.sha256, self.grades, self.question_ids, self.candidate_ids)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
-    @property
+    @functools.cached_property
     def counts(self) -> Counts:
-        """Numbers of questions, right pairs and hard negatives."""
-        return Counts(len(self.questions), sum(map(len, self.qrels)), sum(map(len, self.hard_negatives or ())))
+        """Numbers of questions, right pairs and hard negatives, and the largest score."""
+        pairs, wrong = sum(map(len, self.qrels)), sum(map(len, self.hard_negatives or ()))
+        largest = max((abs(score) for given in self.scores or () for score in given.values()), default=0.0)
+        return Counts(len(self.questions), pairs, wrong, largest)
 
     def question_names(self, rows: np.ndarray) -> list[str]:
         """Returns the ids of the questions in `rows`."""

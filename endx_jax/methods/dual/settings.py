@@ -1,16 +1,19 @@
 """Settings of the dual encoder's objective."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Self
 
+from endx_jax.data.batches.token_tables import Counts
 from endx_jax.losses import Ceiling, Guide, Options, Prefixes
 from endx_jax.losses.arguments import SAME_SIDE
-from endx_jax.losses.distillation import DISTILLATIONS
+from endx_jax.losses.distillation import DISTILLATIONS, KL
 from endx_jax.losses.softmax import DIRECTIONS, JOINT
 from endx_jax.methods.method import MethodSettings
+from endx_jax.parallel.console import say
 from endx_jax.settings import key, require
 
 BACKWARD = "answer_to_question"
+COSINES = 1.01  # largest absolute value of cosines, some of which rounding raises above 1
 SOFTMAX, SIGMOID = LOSSES = ("softmax", "sigmoid")
 
 
@@ -19,7 +22,7 @@ class ContrastiveSettings:
     """`config.objective.contrastive`: the loss over a batch, its negatives, and which of them are left out."""
 
     loss: str = key(SOFTMAX, "Loss over the batch (sigmoid: SigLIP, Zhai et al. 2023).", choices=LOSSES)
-    bias: float = key(-10.0, "Initial value of the learned bias of the sigmoid loss's logits (SigLIP: -10).")
+    bias: float = key(-10.0, "Initial value of the learned bias of the sigmoid loss (SigLIP: -10, for batches of 32k).")
     same_side: tuple[str, ...] = key(
         (),
         "Texts that are also compared with each other (GTE, Li et al. 2023, and Qwen3-Embedding, Zhang et al. 2025: "
@@ -28,8 +31,8 @@ class ContrastiveSettings:
     )
     ceiling: tuple[float, ...] = key(
         (),
-        "(share, margin): leave out negatives that score above share * right score + margin; empty: none "
-        "(Qwen3-Embedding: (1, 0.1); NV-Retriever, Moreira et al. 2024, in mining: (0.95, 0)).",
+        "(share, margin): leave out negatives that score above r + margin - (1 - share) |r|, where r is the right "
+        "score; empty: none (Qwen3-Embedding: (1, 0.1); NV-Retriever, Moreira et al. 2024, in mining: (0.95, 0)).",
     )
     guide: str = key(
         "",
@@ -75,7 +78,11 @@ class DistillationSettings:
     weight: float = key(1.0, "Weight of this loss.", least=0)
     contrastive_weight: float = key(1.0, "Weight of the loss over the batch beside it (Hofstätter et al.: 0).", least=0)
     temperature: float = key(
-        1.0, "Divisor of the teacher's scores; for margin_mse it brings them to the range of ours.", above=0
+        0.0,
+        "Divisor of the teacher's scores; for margin_mse it brings them to the range of ours. 0: automatic, "
+        "objective.temperature for listwise_kl if all scores are from -1 to 1, as cosines are, else 1.",
+        above=0,
+        auto=0.0,
     )
 
 
@@ -128,6 +135,17 @@ class DualSettings(MethodSettings):
             len(weights) in (0, len(dims)),
             f"objective.matryoshka_weights has {len(weights)} weights for {len(dims)} matryoshka_dims",
         )
+
+    def fitted(self, counts: Counts) -> Self:
+        """Returns the settings with the temperature of the teacher's scores."""
+        distillation = self.distillation
+        if distillation.temperature:
+            return self
+        chosen = self.temperature if distillation.loss == KL and counts.largest_score <= COSINES else 1.0
+        if distillation.loss:
+            divided = f"the teacher's scores are divided by {chosen}"
+            say(f"distillation: {divided}; set objective.distillation.temperature=... to change")
+        return dataclasses.replace(self, distillation=dataclasses.replace(distillation, temperature=chosen))
 
     @property
     def takes_hard_negatives(self) -> bool:

@@ -9,8 +9,10 @@ from helpers import drawn
 
 from endx_jax import losses
 from endx_jax.batch import Batch, Tokens
+from endx_jax.data.batches.token_tables import Counts
 from endx_jax.methods.dual import DualObjective, DualSettings
 from endx_jax.methods.dual.settings import ContrastiveSettings, DistillationSettings
+from endx_jax.methods.objective import Embeddings
 from endx_jax.models.dual_encoder import DualEncoder
 from endx_jax.models.static import NoEncoder
 from endx_jax.models.tower import TokenEmbedder, Tower
@@ -138,12 +140,31 @@ def test_distillation_joins_the_loss():
         np.testing.assert_allclose(metrics["distillation_loss"], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("loss", ["listwise_kl", "margin_mse"])
+def test_a_student_with_the_cosines_of_its_teacher_has_no_gradient(loss):
+    settings = DualSettings(temperature=0.1, distillation=DistillationSettings(loss, contrastive_weight=0.0))
+    settings = settings.fitted(Counts(3, 3, 6, largest_score=1.0))
+    drawn = np.random.default_rng(0).normal(size=(4, 3, 5))
+    question, answer, *hard = drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
+    teacher = np.stack([np.sum(question * other, axis=1) for other in (answer, *hard)], axis=1)
+    arrays = {"teacher": teacher, "hard_negative_ids": np.ones((3, 2), np.int32)}
+
+    def compute(question):
+        rows = Embeddings(question, answer, np.stack(hard, axis=1)), arrays
+        return DualObjective(MODEL, settings).retrieval_loss({"temperature": 0.1}, rows)[0]
+
+    with jax.enable_x64(True):
+        value, gradient = jax.device_get(jax.jit(jax.value_and_grad(compute))(question))
+    np.testing.assert_allclose(value, 0, atol=1e-12)
+    np.testing.assert_allclose(gradient, 0, atol=1e-12)
+
+
 def test_distillation_of_prefixes_is_their_weighted_sum():
     teacher = np.float32([[4.0, 2.0, 1.0], [1.0, 0.0, 8.0], [3.0, 3.0, 1.0]])
     batch = dataclasses.replace(with_hard_negatives(make_batch()), extra={"teacher": teacher})
     both = {"matryoshka_dims": (4, 2), "matryoshka_weights": (3.0, 0.5)}
     prefixes = ({"matryoshka_dims": (2,)}, {"matryoshka_dims": (4,)}, both, {})
-    settings = DualSettings(distillation=DistillationSettings(loss="margin_mse"))
+    settings = DualSettings(distillation=DistillationSettings(loss="margin_mse", temperature=1.0))
     evaluated = evaluate(batch, *(dataclasses.replace(settings, **changes) for changes in prefixes))
     short, whole, both, plain = (metrics["distillation_loss"] for _, metrics in evaluated)
     np.testing.assert_allclose(both, 0.5 * short + 3.0 * whole, rtol=1e-5)

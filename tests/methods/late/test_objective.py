@@ -34,7 +34,8 @@ def score(question: int, texts: TokenVectors, *place: int, of: Embeddings) -> ja
 
 @pytest.mark.parametrize("name", ["margin_mse", "listwise_kl"])
 def test_a_teacher_is_compared_with_maxsim_of_the_candidates(name):
-    settings = LateSettings(temperature=0.5, distillation=DistillationSettings(loss=name, contrastive_weight=0.0))
+    distillation = DistillationSettings(name, contrastive_weight=0.0, temperature=2.0)
+    settings = LateSettings(temperature=0.5, distillation=distillation)
     teacher = np.random.default_rng(3).normal(size=(B, 1 + K)).astype(np.float32)
     teacher[1, 2] = np.nan
     arrays = {"teacher": jnp.asarray(teacher), "hard_negative_ids": jnp.ones((B, K), jnp.int32)}
