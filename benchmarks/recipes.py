@@ -223,8 +223,8 @@ def main() -> None:
                 for name in english
                 if (name, system) in compared
             ]
-            means[f"{system} {column}"] = mean_over_domains(differences)
-            print(f"{system} - {chosen.baseline}, {column}, {len(differences)} English sets: {means[f'{system} {column}']}")
+            mean = means[f"{system} {column}"] = mean_over_domains(differences)
+            print(f"{system} - {chosen.baseline}, {column}, {len(differences)} English sets: {mean}")
     counts = {name: {"pairs": len(one.pairs), "split by": one.held_out_by} for name, one in tasks.items()}
     common.write(chosen.json, vars(chosen), rows, domains=counts, comparisons=count, means=means, seed=chosen.seeds)
 
