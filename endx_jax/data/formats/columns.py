@@ -63,8 +63,8 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
     ),
 }  # fmt: skip
-# Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, ...; and those of ms-swift.
-NEGATIVE = re.compile(r"(hard_)?negative(_\d+)?|negative_messages|rejected_response", re.IGNORECASE)
+# Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, ...; and those of other tools.
+NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_\d+)?|negative_messages|rejected_response", re.IGNORECASE)
 # Columns that say if the answer is right, and their values for right and wrong ones.
 LABELS = ("label", "score", "similarity")
 # Further names of such columns, which are used if their values are numbers or truth values.

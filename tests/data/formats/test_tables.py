@@ -154,14 +154,15 @@ def test_rows_that_are_not_valid_are_refused_or_skipped_and_counted(tmp_path, ca
 
 
 def test_negatives_become_hard_negatives(tmp_path):
-    rows = "anchor,positive,negative_1,negative_2,negatives\nq1,a,b,,ignored\nq2,b,a,c,\nq1,b,c,a,\n"
+    rows = "anchor,positive,negative_1,negative_2,negation\nq1,a,b,,ignored\nq2,b,a,c,\nq1,b,c,a,\n"
     records = read(write(tmp_path, "x.csv", rows))
     assert (records.candidates, records.qrels) == (("a", "b", "c"), ((0, 1), (1,)))
     # b was called wrong for q1 before another row called it right, and so was a after.
     assert records.hard_negatives == ((2,), (0, 2))
-    rows = [{"query": "q", "answer": "a", "negative": ["b", " ", "c"]}, {"query": "r", "answer": "b", "negative": None}]
-    records = read(written(tmp_path / "x.jsonl", rows))
-    assert (records.candidates, records.hard_negatives) == (("a", "b", "c"), ((1, 2), ()))
+    for name in ("negative", "negatives", "Hard_Negatives", "neg"):
+        rows = [{"query": "q", "answer": "a", name: ["b", " ", "c"]}, {"query": "r", "answer": "b", name: None}]
+        records = read(written(tmp_path / "x.jsonl", rows))
+        assert (records.candidates, records.hard_negatives) == (("a", "b", "c"), ((1, 2), ()))
 
 
 # Passage 7 is right for the first question and a hard negative of the second; the third has nothing right.
