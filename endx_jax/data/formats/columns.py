@@ -69,7 +69,7 @@ NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_\d+)?|negative_messages|rejected_
 LABELS = ("label", "score", "similarity")
 # Further names of such columns, which are used if their values are numbers or truth values.
 _JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
-FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "target")
+FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "scores", "target")
 JUDGING = frozenset((*LABELS, *FLAGS))
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
 # Letter of a choice, or several; as many rows as this with nothing else have choices in place of answers.

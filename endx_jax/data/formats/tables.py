@@ -25,6 +25,7 @@ from endx_jax.errors import EndxError, counted
 
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *YAML, *ARROW_ENDINGS)
 NUMBER = re.compile(r"[+-]?[\d.]+")
+LABELS_AS_TEXT = re.compile(r"\[\W*(\d|true|false)", re.IGNORECASE)  # a list of them
 HTML = re.compile(r"<(p|div|h[1-6]|ul|ol|table)\b[^<>]*>", re.IGNORECASE)  # as of exports of Zendesk
 
 # (location in the file for messages, document)
@@ -46,8 +47,9 @@ class ColumnParser:
     A question may have several rows with different answers. Questions and answers may be lists of texts, also written
     as one text (`columns.strings`): each is an answer of each question, and empty ones are ignored. Columns named
     `negative`, `negative_1`, ... hold hard negatives, each a text or a list of texts. An answer with a 0 in one of the
-    columns `LABELS` is a hard negative of its question. Empty hard negatives and other columns are ignored. A text may
-    be a chat with one message; each reply of a longer chat is the answer of the message before it (`columns.turns`).
+    columns `LABELS` is a hard negative of its question; a list of answers may have a list of labels. Empty hard
+    negatives and other columns are ignored. A text may be a chat with one message; each reply of a longer chat is the
+    answer of the message before it (`columns.turns`).
     """
 
     def __init__(self, question: str | None = None, answer: str | None = None):
@@ -87,8 +89,8 @@ class ColumnParser:
                 if choices == count - 1:  # no other answer so far
                     choices += bool(columns.CHOICE.fullmatch(str(part.get(chosen.answer))))
                 for name in chosen.labels:
-                    value = str(part[name]).strip()
-                    _check_label(name, value, first.setdefault(name, value), where)
+                    for value in _labels(part, name, chosen.answer, where):
+                        _check_label(name, value, first.setdefault(name, value), where)
                 if count == 1:
                     flags = {name: set() for name in part.keys() - {*chosen.labels, *chosen[:2]}}
                 for name in [*flags]:
@@ -144,13 +146,29 @@ class ColumnParser:
         question, answers = json_files.text_at(row, used.question, where), row[used.answer]
         if not isinstance(answers, list):
             answers = [json_files.as_text(answers, f"{where}: {used.answer!r}")]
-        right = [*filter(None, texts(answers, f"{where}: {used.answer!r}"))]
-        listed = (texts(row.get(name), f"{where}: {name!r}") for name in used.negatives)
-        wrong = [*filter(None, itertools.chain.from_iterable(listed))]
-        labels = (LABEL.fullmatch(str(row[name]).strip()) for name in used.labels)
-        if any(label and not label["right"] for label in labels):
-            return Example(question, [], [*right, *wrong])
-        return Example(question, right, wrong)
+        judged = [_labels(row, name, used.answer, where) for name in used.labels]
+        right: list[str] = []
+        wrong: list[str] = []
+        for text, *labels in zip(texts(answers, f"{where}: {used.answer!r}"), *judged, strict=True):
+            (wrong if any(map(_is_wrong, labels)) else right).append(text)
+        negatives = (texts(row.get(name), f"{where}: {name!r}") for name in used.negatives)
+        return Example(question, [*filter(None, right)], [*filter(None, itertools.chain(wrong, *negatives))])
+
+
+def _labels(row: dict, name: str, answer: str, where: str) -> list[str]:
+    """Returns the label in column `name` of each answer: an item of a list, or else the cell."""
+    cell, answers = row[name], row[answer]
+    count = len(answers) if isinstance(answers, list) else 1
+    listed = cell if isinstance(cell, list) and len(cell) == count else [cell] * count
+    labels = [str(label).strip() for label in listed]
+    if isinstance(answers, list) and any(map(LABELS_AS_TEXT.match, labels)):
+        raise EndxError(f"{where}: {name!r} has not one label for each answer: write a row for each answer")
+    return labels
+
+
+def _is_wrong(label: str) -> bool:
+    found = LABEL.fullmatch(label)
+    return bool(found) and not found["right"]
 
 
 def _check_label(name: str, value: str, before: str, where: str) -> None:

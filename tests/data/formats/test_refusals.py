@@ -103,6 +103,8 @@ ROWS = [
     row("x.jsonl", [{"question": "q", "answer": [{"text": "a"}]}], "'answer', item 0", "an object"),
     row("x.jsonl", [{"question": "q", "answer": "['a' 'b']"}], "'answer'", "no JSON", "write a list"),
     row("x.jsonl", [{"question": "q", "answer": "['a', nan]"}], "'answer'", "no JSON", "write a list"),
+    row("x.jsonl", [{"query": "q", "answer": ["a", "b"], "labels": [1]}], "'labels'", "a row for each answer"),
+    row("x.jsonl", [{"query": "q", "answer": ["a", "b"], "scores": [0.9, 0.3]}], "'scores'", "'0.3'", "'0.9' above"),
     row("x.jsonl", [{"messages": [USER]}], "'answer'", "'messages'", *OURS),
     row("x.jsonl", [{"messages": [USER | {"content": [{"type": "image_url"}]}, REPLY]}], "role user"),
     row("x.jsonl", scored([1.0], None), "line 2", "'neg_scores' is missing"),

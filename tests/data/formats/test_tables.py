@@ -80,8 +80,9 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
     assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
     assert "x.csv: wrong answers of 3 of 4 rows are hard negatives, for data.hard_negatives" in caplog.text
     rows = [{"question": q, "answer": a, name: float(n)} for q, a, n in (("q", "wrong", 0), ("q", "right", 1))]
-    for file in ("x.jsonl", "x.parquet"):
-        assert read(written(tmp_path / file, rows)).hard_negatives == ((1,),)
+    lists = [{"query": "q", "answer": ["wrong", "", "right"], name: [0, 1, 1]}, {"query": "r", "answer": [], name: []}]
+    for file, given in (("x.jsonl", rows), ("x.parquet", rows), ("y.jsonl", lists)):
+        assert read(written(tmp_path / file, given)).hard_negatives == ((1,),)
 
 
 def test_labels_in_the_lists_of_categories_are_those_of_rows(tmp_path):
