@@ -128,7 +128,10 @@ class ColumnParser:
         except EndxError:  # parsing the row raises the same error
             inner = [item for value in row.values() if isinstance(value, list) for item in value]
             found = (columns.find(side, i, name) for i in inner for side, name in self._names.items())
-            if inner and all(isinstance(item, dict) for item in inner) and all(found):
+            is_asked = any(
+                isinstance(cells[name], str) for name in columns.find(QUESTION, cells, self._names[QUESTION])
+            )
+            if inner and not is_asked and all(isinstance(item, dict) for item in inner) and all(found):
                 return [part for item in inner for part in self.asked(item, where)]
             return columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
         texts, more = cells[name], cells.get("input")

@@ -124,6 +124,7 @@ ROWS = [
     row("x.json", '[["q", "a"]]', "line 1", "write objects"),
     row("x.json", '{"groups": [{"name": "x", "list": [{"question": "q"}]}]}', "groups[0]", "'name', 'list'", *OURS),
     row("x.json", '{"groups": [{"list": [{"question": "q", "answer": ""}]}]}', "groups[0]", "'answer' is empty"),
+    row("x.jsonl", [{"instruction": "q", "instances": [{"input": "r", "output": "a"}]}], "'answer'", "'instances'"),
     row("x.json", '[\n"question"\n]', "line 2", "write objects"),
     row("x.json", "[]", "no questions"),
     row("x.json", json.dumps(LLAMA | {"relevant_docs": {"1": ["z"]}}), "relevant_docs['1']", "'z'", "'x', 'y'"),
