@@ -120,7 +120,8 @@ class ColumnParser:
     def asked(self, row: dict, where: str) -> list[dict]:
         """Splits a row into one row for each question of a list, or each reply of a chat; see `columns.readable`.
 
-        Of a row without questions, such as a category, these are the rows in its lists.
+        Of a row without questions, such as a category, these are the rows in its lists. A label of 0 is that of the
+        last reply, which is then the only row.
         """
         cells = {name: columns.readable(value) for name, value in row.items()}
         try:
@@ -133,7 +134,9 @@ class ColumnParser:
             )
             if inner and not is_asked and all(isinstance(item, dict) for item in inner) and all(found):
                 return [part for item in inner for part in self.asked(item, where)]
-            return columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
+            replies = columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
+            labels = (str(value).strip() for name, value in row.items() if name.casefold() in JUDGING)
+            return replies[-1:] if any(map(_is_wrong, labels)) else replies
         texts, more = cells[name], cells.get("input")
         if name == "instruction" and self._names[QUESTION] is None and isinstance(more, str) and more.strip():
             return [cells | {name: f"{str(texts).strip()}\n{more}"}]  # of Alpaca
