@@ -222,7 +222,11 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
     if begin and table.holds_pairs(begin[0][2]):
         yield from _answers(rows, table)
     else:
-        yield from ((where, table.document(row, number, where)) for number, where, row in rows)
+        for number, where, row in rows:
+            document = table.document(row, number, where)
+            if document.numbered:
+                options.say("the corpus has no column of ids: line numbers are the ids; name yours with id_column")
+            yield where, document
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,8 +272,6 @@ class _DocumentTable:
         del row[text_key]
         key = "" if self.id == "" else next(iter(columns.find(ID, row, self.id)), "")
         name = row.pop(key) if key else number
-        if not key:
-            self.say("the corpus has no column of ids: line numbers are the ids; name yours with id_column")
         name = json_files.as_text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
         title_key = next(iter(columns.find(TITLE, row, self.title)), TITLE)
         title = text_of(row, title_key, where) if title_key in row else ""
@@ -309,7 +311,7 @@ def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
         names, example = pairs.choose(row, where), pairs(row, where)
         others = {name: row[name] for name in row if name not in (names.question, *names.negatives, *names.labels)}
         for passage in texts_of(example.right or example.wrong[:1]):
-            answers = _DocumentTable(names.answer, table.id, table.title)
+            answers = _DocumentTable(names.answer, table.id, table.title, say=table.say)
             document = answers.document({**others, names.answer: passage}, f"d{len(merged)}", where)
             _, first, questions = merged.setdefault(document.text, (where, document, {}))
             questions.update({example.question: None} if example.right else {})
