@@ -20,7 +20,8 @@ MOST_SCORE = 3e38  # float32, the type of scores in training, has no number much
 # (number of the line or row from 1, its location for messages, values by key)
 Row = tuple[int, str, dict[str, Any]]
 
-# Delimiters by file name ending. If several split the header line into equally many fields, the first one is used.
+# Delimiters by file name ending. If several split the header line into equally many fields, the first one is used, and
+# a tab of a `.tsv` file always is.
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # line before the header in files that Excel reads
 # Number of rows that are converted to Python objects at once; four times as many are decoded at once.
@@ -131,7 +132,8 @@ def _delimiter(path: str, choices: str) -> str:
     """Returns the delimiter that Excel's line `sep=` names, or that splits the first line into most unquoted fields."""
     if named := SEPARATOR.fullmatch(text_files.first_text_line(path)):
         return named[1]
-    return max(choices, key=text_files.first_text_line(path, ignore=r'"[^"]*"').count)
+    line = text_files.first_text_line(path, ignore=r'"[^"]*"')
+    return "\t" if choices[0] == "\t" and "\t" in line else max(choices, key=line.count)
 
 
 def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:

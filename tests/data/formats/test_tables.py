@@ -132,6 +132,11 @@ def test_the_delimiter_is_that_of_the_header_line(tmp_path, name, delimiter):
     assert read(path, answer_column="answer, or; so|").candidates == ("a",)
 
 
+def test_a_tab_in_the_header_of_a_tsv_file_is_its_delimiter(tmp_path):
+    path = write(tmp_path, "x.tsv", "question\tanswer, plain, short\nq\ta\n")
+    assert read(path, answer_column="answer, plain, short").candidates == ("a",)
+
+
 @pytest.mark.parametrize("indent", [None, 1])
 def test_a_json_list_of_rows_is_read_as_lines_are(tmp_path, indent):
     rows = [{"question": "q1", "answer": "a"}, {"question": "q2", "answer": "b", "negative": ["a"]}]
