@@ -72,12 +72,12 @@ class ColumnParser:
         """Yields the rows as `asked` returns them, and logs unused columns of 0 and 1, and chats of several turns.
 
         Raises:
-          EndxError: a label varies and is not 0 or 1, or all answers are letters of choices, even if invalid rows are
+          EndxError: a label varies and is not 0 or 1, or all answers are `columns.NO_TEXT`, even if invalid rows are
             skipped.
         """
         first: dict[str, str] = {}
         flags: dict[str, set[bool]] = {}  # values of unused columns that hold only 0 and 1
-        count, where, chats, choices, part = 0, "", 0, 0, dict[str, Any]()
+        count, where, chats, kinds, part = 0, "", 0, set[str | None](), dict[str, Any]()
         for number, where, row in rows:
             asked = self.asked(row, where)
             chats += len(asked) > 1 and not row.keys() <= asked[0].keys() and any(map(row.__contains__, columns.CHATS))
@@ -86,8 +86,11 @@ class ColumnParser:
                 chosen = Columns("", "", (), ())
                 with contextlib.suppress(EndxError):  # parsing the row raises the same error
                     chosen = self.choose(part, where)
-                if choices == count - 1:  # no other answer so far
-                    choices += bool(columns.CHOICE.fullmatch(str(part.get(chosen.answer))))
+                if None not in kinds:  # no answer with a text so far
+                    answers = part.get(chosen.answer)
+                    listed = answers if isinstance(answers, list) else [answers]
+                    found = (columns.NO_TEXT.fullmatch(str(text).strip()) for text in listed)
+                    kinds.update(one and one.lastgroup for one in found)
                 for name in chosen.labels:
                     for value in _labels(part, name, chosen.answer, where):
                         _check_label(name, value, first.setdefault(name, value), where)
@@ -101,10 +104,10 @@ class ColumnParser:
                         del flags[name]
             yield from ((number, where, part) for part in asked)
         file = where.rpartition(", ")[0] or where
-        if choices == count >= columns.FEWEST and self._names[ANSWER] is None:
-            told = f"all {count:,} answers of column {chosen.answer!r} are letters, such as {part[chosen.answer]!r}"
-            hint = "write the texts of the choices in their place, or name a column with data.answer_column"
-            raise EndxError(f"{file}: {told}; {hint}")
+        if count >= columns.FEWEST and None not in kinds and kinds - {"number"} and self._names[ANSWER] is None:
+            told = f"all {count:,} answers of column {chosen.answer!r} are letters, ids or objects"
+            hint = "write their texts in their place, or name a column with data.answer_column"
+            raise EndxError(f"{file}: {told}, such as {part[chosen.answer]!r:.60}; {hint}")
         if chats:
             said = "each is paired with the reply after it, without what was said before"
             text_files.LOG.warning("%s: %s with several questions: %s", file, counted(chats, "chat"), said)

@@ -116,6 +116,19 @@ def test_letters_of_choices_are_no_answers(tmp_path):
     assert read(path).candidates == ("ABCD", "b", "a")
 
 
+OBJECTS = ("{{'text': array(['a {}'], dtype=object)}}", "[{{'text': '{} m'}}]", "array(['a', '{}'])")
+
+
+@pytest.mark.parametrize("answer", ["c02e79e{}", "guides/{}", "http://x.org/{}", "{}.html", *OBJECTS])
+def test_ids_and_objects_written_as_text_are_no_answers(tmp_path, answer):
+    rows = [{"question": f"q{n}", "answer": [answer.format(n)] if n else "7"} for n in range(10)]
+    path = written(tmp_path / "x.jsonl", rows)
+    check_refusal(lambda: read(path), "all 10 answers of column 'answer'", "ids or objects", "data.answer_column")
+    for others in ([{"question": "r", "answer": "a text"}], [row | {"answer": "1998, 45 m"} for row in rows]):
+        written(path, others + rows[: 10 * (len(others) == 1)])
+        assert others[0]["answer"] in read(path).candidates
+
+
 def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
     rows = ["q,right,1,1,TRUE,yes,5", "q,wrong,0,,false,no,0", "r,b,1,0,true,yes,1"]
     text = "\n".join(["question,answer,gut,ok?,seen,said,other", *rows])
