@@ -61,6 +61,10 @@ class ColumnParser:
         """Returns the columns of a row with these keys; raises EndxError if one is missing, or there are several."""
         keys = tuple(name for name in row if not (isinstance(row, dict) and isinstance(row[name], dict)))
         if keys not in self._known:
+            if self._names[ANSWER] is None and isinstance(row, dict) and "'is_selected'" in str(row.get("passages")):
+                hint = "read its passage ranking (docs/data.md#ms-marco), or name a column with data.answer_column"
+                told = "'passages' are of MS MARCO's question answering, where many rows have no answer"
+                raise EndxError(f"{where}: {told}: {hint}")
             self._known.clear()  # nearly all rows have the keys of the previous row
             question, answer = (columns.choose(side, row, where, name) for side, name in self._names.items())
             labels = tuple(name for name in keys if name.casefold() in JUDGING and name not in (question, answer))
