@@ -5,6 +5,7 @@ Parquet, Arrow and Feather need pyarrow, of the extra `data`.
 
 import contextlib
 import csv
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -198,7 +199,9 @@ def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
 def arrow_rows(
     file: str, groups: tuple[int, int] | None = None, before: int = 0
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 1, row) of a file, without columns of types that JSON does not have, such as dates.
+    """Yields (number from 1, row) of a file; dates, times (in UTC) and decimals are texts.
+
+    Columns of other types that JSON does not have, such as bytes, are left out and named in the log.
 
     Args:
       file: file with one of `text_files.ARROW_ENDINGS`.
@@ -211,14 +214,23 @@ def arrow_rows(
     number = before
     with _opened(file, groups, lambda: number) as (_, fields, batches):
         _check_distinct([field.name for field in fields], file)
-        columns = [n for n, field in enumerate(fields) if _is_json(field.type)]
+        columns = [n for n, field in enumerate(fields) if _is_json(field.type) or _is_written(field.type)]
+        if others := [field.name for n, field in enumerate(fields) if n not in columns]:
+            _log_left_out(os.path.dirname(file) or file, json_files.format_names(others))
         for batch in batches:
             batch = batch.select(columns)
             batch.validate(full=True)  # damaged offsets could point anywhere in memory
+            batch = batch.from_arrays([*map(_written, batch.columns)], batch.schema.names)
             for start in range(0, batch.num_rows, TOGETHER):
                 for row in batch.slice(start, TOGETHER).to_pylist():
                     number += 1
                     yield number, row
+
+
+@functools.cache
+def _log_left_out(folder: str, names: str) -> None:
+    """Logs names of columns once for the files of a folder."""
+    text_files.LOG.warning("%s: columns of types that are not read, such as bytes: %s", folder, names)
 
 
 def row_group_parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
@@ -287,3 +299,19 @@ def _is_json(kind: Any) -> bool:
         return _is_json(kind.value_type)
     checks = ("string", "large_string", "string_view", "integer", "floating", "boolean", "null")
     return any(getattr(pa.types, f"is_{check}")(kind) for check in checks)
+
+
+def _is_written(kind: Any) -> bool:
+    """Returns true for Arrow types of dates, times and decimals, which `_written` converts."""
+    import pyarrow as pa
+
+    return any(getattr(pa.types, f"is_{check}")(kind) for check in ("date", "time", "timestamp", "decimal"))
+
+
+def _written(column: Any) -> Any:
+    """Returns an Arrow column of dates, times or decimals as texts; other columns unchanged."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp(column.type.unit))  # in UTC, since machines may lack tables of time zones
+    return column.cast(pa.string()) if _is_written(column.type) else column
