@@ -226,7 +226,7 @@ class Data:
             reason = invalid.report or (f"{counted(rows, 'row')} with wrong ones" if rows else "")
             raise EndxError(f"{self.path}: no questions with a right passage in the file{reason and f'; {reason}'}")
         if empty:
-            text_files.LOG.warning("%s: %s without an answer left out", self.path, counted(empty, "row"))
+            text_files.LOG.warning("%s: %s without an answer left out", self.path, counted(empty, "question"))
         if rows:
             said = f"wrong answers of {used:,} of {counted(rows, 'row')} are hard negatives"
             text_files.LOG.warning("%s: %s, for data.hard_negatives", self.path, said)

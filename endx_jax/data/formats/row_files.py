@@ -230,7 +230,7 @@ def arrow_rows(
 @functools.cache
 def _log_left_out(folder: str, names: str) -> None:
     """Logs names of columns once for the files of a folder."""
-    text_files.LOG.warning("%s: columns of types that are not read, such as bytes: %s", folder, names)
+    text_files.LOG.warning("%s: files with columns of types that are not read, such as bytes: %s", folder, names)
 
 
 def row_group_parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:

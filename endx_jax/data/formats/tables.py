@@ -181,7 +181,7 @@ def _labels(row: dict, name: str, answer: str, where: str) -> list[str]:
 
 def _is_wrong(label: str) -> bool:
     found = LABEL.fullmatch(label)
-    return bool(found) and not found["right"]
+    return found is not None and not found["right"]
 
 
 def _check_label(name: str, value: str, before: str, where: str) -> None:

@@ -307,10 +307,10 @@ def test_other_forms_of_json_and_yaml_are_read(tmp_path, caplog, text):
     assert not caplog.text
 
 
-def test_rows_without_an_answer_are_counted(tmp_path, caplog):
+def test_questions_without_an_answer_are_counted(tmp_path, caplog):
     rows = [{"question": "q", "answers": answers} for answers in (["a"], [], [None, " "])]
     assert read(written(tmp_path / "x.jsonl", rows)).candidates == ("a",)
-    assert "x.jsonl: 2 rows without an answer left out" in caplog.text
+    assert "x.jsonl: 2 questions without an answer left out" in caplog.text
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
