@@ -27,6 +27,7 @@ DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # line before the header in files that Excel reads
 # Number of rows that are converted to Python objects at once; four times as many are decoded at once.
 TOGETHER = 64
+WRITTEN = ("date", "time", "timestamp", "decimal")  # types of Arrow that are read as texts
 # Maximum columns of a table, since each row is a dict of them.
 MOST_COLUMNS = 10_000
 
@@ -214,7 +215,7 @@ def arrow_rows(
     number = before
     with _opened(file, groups, lambda: number) as (_, fields, batches):
         _check_distinct([field.name for field in fields], file)
-        columns = [n for n, field in enumerate(fields) if _is_json(field.type) or _is_written(field.type)]
+        columns = [n for n, field in enumerate(fields) if _is_json(field.type) or _is(field.type, *WRITTEN)]
         if others := [field.name for n, field in enumerate(fields) if n not in columns]:
             _log_left_out(os.path.dirname(file) or file, json_files.format_names(others))
         for batch in batches:
@@ -288,30 +289,26 @@ def _opened(
         raise EndxError(f"{file} can't be read as {os.path.splitext(file)[1]}{place}: {reason}") from None
 
 
+def _is(kind: Any, *names: str) -> bool:
+    """Returns true if an Arrow type is one of these of `pyarrow.types`."""
+    import pyarrow as pa
+
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
+
+
 def _is_json(kind: Any) -> bool:
     """Returns true if JSON can represent the values of an Arrow type."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(kind):
+    if _is(kind, "struct"):
         return all(_is_json(kind.field(n).type) for n in range(kind.num_fields))
-    nested = ("list", "large_list", "fixed_size_list", "dictionary")
-    if any(getattr(pa.types, f"is_{check}")(kind) for check in nested):
+    if _is(kind, "list", "large_list", "fixed_size_list", "dictionary"):
         return _is_json(kind.value_type)
-    checks = ("string", "large_string", "string_view", "integer", "floating", "boolean", "null")
-    return any(getattr(pa.types, f"is_{check}")(kind) for check in checks)
-
-
-def _is_written(kind: Any) -> bool:
-    """Returns true for Arrow types of dates, times and decimals, which `_written` converts."""
-    import pyarrow as pa
-
-    return any(getattr(pa.types, f"is_{check}")(kind) for check in ("date", "time", "timestamp", "decimal"))
+    return _is(kind, "string", "large_string", "string_view", "integer", "floating", "boolean", "null")
 
 
 def _written(column: Any) -> Any:
-    """Returns an Arrow column of dates, times or decimals as texts; other columns unchanged."""
+    """Returns an Arrow column of one of the types `WRITTEN` as texts; other columns unchanged."""
     import pyarrow as pa
 
-    if pa.types.is_timestamp(column.type):
+    if _is(column.type, "timestamp"):
         column = column.cast(pa.timestamp(column.type.unit))  # in UTC, since machines may lack tables of time zones
-    return column.cast(pa.string()) if _is_written(column.type) else column
+    return column.cast(pa.string()) if _is(column.type, *WRITTEN) else column
