@@ -51,6 +51,8 @@ def _rows(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, st
         if objects is None:
             objects, ids = line.startswith("{"), re.fullmatch(r"\S+\t[^\t]+", line)
         where = f"{name}, line {number}"
+        if not objects and not ids and ("\t" in line or re.match(r"<(\?xml|top|quer)", line)):
+            raise EndxError(f"{where} is not a question: write one per line, or an id, a tab and a question")
         texts = line.split("\t") if ids else [line]
         if ids and len(texts) != 2:
             raise EndxError(f"{where}: {len(texts)} tab-separated columns where the first line has two")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from endx_jax import json_files
 from endx_jax.data.formats import Data, row_files, text_files
 from endx_jax.data.formats.columns import LABEL
-from endx_jax.data.formats.tables import COLUMNS, ColumnParser
+from endx_jax.data.formats.tables import COLUMNS, HTML, ColumnParser
 from endx_jax.data.sets.examples import Example, texts_of
 from endx_jax.data.sets.records import Pools, RetrievalSet, questions_by_candidate
 from endx_jax.data.sets.splits import limit_questions, take
@@ -36,11 +36,12 @@ FEW_VALUES = 8  # different values of an unused column that are shown at most
 MEASURE = "mrr"
 # A finding and its count: None if nothing is counted, 0 if nothing was found.
 Finding = tuple[str, int | None]
-# Damage to texts by spreadsheets and wrong encodings, and the check for it.
+# Damage to texts by spreadsheets, web pages and wrong encodings, and the check for it.
 DAMAGE: dict[str, Callable[[str], object]] = {
     "that are an error value of a spreadsheet": re.compile(r"#(REF!|N/A|NAME\?|VALUE!|DIV/0!|NULL!|NUM!)").fullmatch,
     "with U+FFFD in place of lost letters": re.compile("\ufffd").search,
     "with NUL characters": re.compile("\0").search,
+    "that begin with tags of HTML": HTML.match,
     "in UTF-8 that were read in another encoding": lambda text: not text.isascii() and is_misread(text),
 }
 ALIKE = ", apart from case, punctuation and spaces"

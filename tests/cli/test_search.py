@@ -249,6 +249,9 @@ def test_a_column_without_a_name_holds_no_ids(tmp_path):
     [
         ("q", "\n \n", ["no questions"]),
         ("q", "7\ta\nb", ["line 2", "1 tab-separated columns"]),
+        ("q", "who wrote it\tAnn", ["line 1", "one per line", "an id, a tab"]),
+        ("q", "who wrote it\nwho read it\tAnn", ["line 2", "one per line"]),
+        ("topics.txt", "\n<top>\n<num> Number: 7\n<title> who wrote it\n", ["line 2", "one per line"]),
         ("q", '{"txt": "a"}', ["line 1", "'question'", "'text'", "'txt'"]),
         ("q", '{"text": "a"}\nb', ["line 2, column 1", "broken JSON"]),
         ("q", '{"text": "a"}\n[1]', ["line 2", "an object", "a list"]),

@@ -75,15 +75,16 @@ def test_a_column_of_labels_is_named_once(model, tmp_path, caplog):
 
 
 def test_damaged_cells_are_counted_and_empty_values_are_not_shown(model, tmp_path):
-    cells = ["#REF!", "#N/A", "G\ufffdste", "fÃ¼r alle", "â€œquotedâ€\x9d", "nu\0ll", "Gäste für «São»", "# REF!"]
+    cells = ["#REF!", "#N/A", "G\ufffdste", "fÃ¼r alle", "â€œquotedâ€\x9d", "nu\0ll", "Gäste für «São»", "<p>#N/A"]
     rows = [f"what of {n},{cell}{',' + str(n % 2) if n < 2 else ','},\n" for n, cell in enumerate(cells)]
     checked = endx_jax.check(write(tmp_path, rows, "question,answer,kind,none"), model=model)
-    assert [*checked.findings][:6] == [
+    assert [*checked.findings][:7] == [
         "column 'kind' is not used (values 0 and 1): rename it to label, if 0 marks wrong answers",
         "column 'none' is not used (values empty)",
         "texts that are an error value of a spreadsheet, such as '#REF!': 2",
         "texts with U+FFFD in place of lost letters, such as 'G\ufffdste': 1",
         "texts with NUL characters, such as 'nu\\x00ll': 1",
+        "texts that begin with tags of HTML, such as '<p>#N/A': 1",
         "texts in UTF-8 that were read in another encoding, such as 'fÃ¼r alle': 2",
     ]
 

@@ -63,17 +63,25 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
         ),
     ),
 }  # fmt: skip
-# Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, ...; and those of ms-swift.
-NEGATIVE = re.compile(r"(hard_)?negative(_\d+)?|negative_messages|rejected_response", re.IGNORECASE)
+# Columns of hard negatives, as in sentence-transformers: `negative`, `negative_1`, ...; and those of other tools.
+NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_\d+)?|negative_messages|rejected_response", re.IGNORECASE)
 # Columns that say if the answer is right, and their values for right and wrong ones.
 LABELS = ("label", "score", "similarity")
 # Further names of such columns, which are used if their values are numbers or truth values.
 _JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
-FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "target")
+FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "scores", "target")
 JUDGING = frozenset((*LABELS, *FLAGS))
 LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
-# Letter of a choice, or several; as many rows as this with nothing else have choices in place of answers.
-CHOICE, FEWEST = re.compile(r"\W*([A-H]{2,8}|[A-Za-z])(\W+[A-Za-z])*\W*"), 10
+# Answers that are no texts: numbers, letters of choices, ids, addresses, names of files, and objects written as text.
+# As many answers as `FEWEST` with nothing else are refused, unless they are all numbers.
+NO_TEXT = re.compile(
+    r"(?P<number>\W*\d[\d\W]*([A-Za-z]{1,2}\W*)?)"
+    r"|(?P<letter>\W*([A-H]{2,8}|[A-Za-z])(\W+[A-Za-z])*\W*)"
+    r"|(?P<id>(?=[!-~]*([\d/]|\.[a-z]{2,4}$))[!-~]{5,})"
+    r"|(?P<object>[\[(]?\{['\"].*\}[\])]?|(\w+\.)?array\(.*\))",
+    re.DOTALL,
+)
+FEWEST = 10
 LONGEST_NAME = 40  # a longer name of a column is a text: the file has no header
 # List of strings as Python or NumPy prints it; it may lack commas or hold missing values.
 _LIST = re.compile(r"""\[\s*('[^']*'|"[^"]*")([\s,]+('[^']*'|"[^"]*"|nan|None|\.\.\.))*,?\s*\]""")

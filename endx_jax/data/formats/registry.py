@@ -208,8 +208,10 @@ class Data:
         assert self.format.examples is not None
         merged, questions, passages = RetrievalSetBuilder(), UniqueIds("question"), UniqueIds("passage")
         scored: bool | None = None
+        empty = 0
         for where, example in self.format.examples(place, options, invalid):
             if not (example.right or example.wrong):
+                empty += 1
                 continue
             with invalid.row():
                 if scored not in (None, example.scores is not None):
@@ -223,6 +225,8 @@ class Data:
         if not merged.questions:
             reason = invalid.report or (f"{counted(rows, 'row')} with wrong ones" if rows else "")
             raise EndxError(f"{self.path}: no questions with a right passage in the file{reason and f'; {reason}'}")
+        if empty:
+            text_files.LOG.warning("%s: %s without an answer left out", self.path, counted(empty, "question"))
         if rows:
             said = f"wrong answers of {used:,} of {counted(rows, 'row')} are hard negatives"
             text_files.LOG.warning("%s: %s, for data.hard_negatives", self.path, said)

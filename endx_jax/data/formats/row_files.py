@@ -5,6 +5,7 @@ Parquet, Arrow and Feather need pyarrow, of the extra `data`.
 
 import contextlib
 import csv
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +21,13 @@ MOST_SCORE = 3e38  # float32, the type of scores in training, has no number much
 # (number of the line or row from 1, its location for messages, values by key)
 Row = tuple[int, str, dict[str, Any]]
 
-# Delimiters by file name ending. If several split the header line into equally many fields, the first one is used.
+# Delimiters by file name ending. If several split the header line into equally many fields, the first one is used, and
+# a tab of a `.tsv` file always is.
 DELIMITERS = {".csv": ",;\t|", ".tsv": "\t,;|"}
 SEPARATOR = re.compile(r'"?sep=(.)"?\s*')  # line before the header in files that Excel reads
 # Number of rows that are converted to Python objects at once; four times as many are decoded at once.
 TOGETHER = 64
+WRITTEN = ("date", "time", "timestamp", "decimal")  # types of Arrow that are read as texts
 # Maximum columns of a table, since each row is a dict of them.
 MOST_COLUMNS = 10_000
 
@@ -131,7 +134,8 @@ def _delimiter(path: str, choices: str) -> str:
     """Returns the delimiter that Excel's line `sep=` names, or that splits the first line into most unquoted fields."""
     if named := SEPARATOR.fullmatch(text_files.first_text_line(path)):
         return named[1]
-    return max(choices, key=text_files.first_text_line(path, ignore=r'"[^"]*"').count)
+    line = text_files.first_text_line(path, ignore=r'"[^"]*"')
+    return "\t" if choices[0] == "\t" and "\t" in line else max(choices, key=line.count)
 
 
 def fields_of(path: str, delimiter: str, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:
@@ -196,7 +200,9 @@ def file_parts(path: str, split: str | None, rows: int) -> list[FilePart]:
 def arrow_rows(
     file: str, groups: tuple[int, int] | None = None, before: int = 0
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 1, row) of a file, without columns of types that JSON does not have, such as dates.
+    """Yields (number from 1, row) of a file; dates, times (in UTC) and decimals are texts.
+
+    Columns of other types that JSON does not have, such as bytes, are left out and named in the log.
 
     Args:
       file: file with one of `text_files.ARROW_ENDINGS`.
@@ -209,14 +215,23 @@ def arrow_rows(
     number = before
     with _opened(file, groups, lambda: number) as (_, fields, batches):
         _check_distinct([field.name for field in fields], file)
-        columns = [n for n, field in enumerate(fields) if _is_json(field.type)]
+        columns = [n for n, field in enumerate(fields) if _is_json(field.type) or _is(field.type, *WRITTEN)]
+        if others := [field.name for n, field in enumerate(fields) if n not in columns]:
+            _log_left_out(os.path.dirname(file) or file, json_files.format_names(others))
         for batch in batches:
             batch = batch.select(columns)
             batch.validate(full=True)  # damaged offsets could point anywhere in memory
+            batch = batch.from_arrays([*map(_written, batch.columns)], batch.schema.names)
             for start in range(0, batch.num_rows, TOGETHER):
                 for row in batch.slice(start, TOGETHER).to_pylist():
                     number += 1
                     yield number, row
+
+
+@functools.cache
+def _log_left_out(folder: str, names: str) -> None:
+    """Logs names of columns once for the files of a folder."""
+    text_files.LOG.warning("%s: files with columns of types that are not read, such as bytes: %s", folder, names)
 
 
 def row_group_parts(file: str, size: int) -> list[tuple[tuple[int, int] | None, int]]:
@@ -274,14 +289,26 @@ def _opened(
         raise EndxError(f"{file} can't be read as {os.path.splitext(file)[1]}{place}: {reason}") from None
 
 
-def _is_json(kind: Any) -> bool:
-    """Returns true if JSON can represent the values of an Arrow type."""
+def _is(kind: Any, *names: str) -> bool:
+    """Returns true if an Arrow type is one of these of `pyarrow.types`."""
     import pyarrow as pa
 
-    if pa.types.is_struct(kind):
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
+
+
+def _is_json(kind: Any) -> bool:
+    """Returns true if JSON can represent the values of an Arrow type."""
+    if _is(kind, "struct"):
         return all(_is_json(kind.field(n).type) for n in range(kind.num_fields))
-    nested = ("list", "large_list", "fixed_size_list", "dictionary")
-    if any(getattr(pa.types, f"is_{check}")(kind) for check in nested):
+    if _is(kind, "list", "large_list", "fixed_size_list", "dictionary"):
         return _is_json(kind.value_type)
-    checks = ("string", "large_string", "string_view", "integer", "floating", "boolean", "null")
-    return any(getattr(pa.types, f"is_{check}")(kind) for check in checks)
+    return _is(kind, "string", "large_string", "string_view", "integer", "floating", "boolean", "null")
+
+
+def _written(column: Any) -> Any:
+    """Returns an Arrow column of one of the types `WRITTEN` as texts; other columns unchanged."""
+    import pyarrow as pa
+
+    if _is(column.type, "timestamp"):
+        column = column.cast(pa.timestamp(column.type.unit))  # in UTC, since machines may lack tables of time zones
+    return column.cast(pa.string()) if _is(column.type, *WRITTEN) else column

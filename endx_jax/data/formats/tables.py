@@ -25,6 +25,7 @@ from endx_jax.errors import EndxError, counted
 
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *YAML, *ARROW_ENDINGS)
 NUMBER = re.compile(r"[+-]?[\d.]+")
+LABELS_AS_TEXT = re.compile(r"\[\W*(\d|true|false)", re.IGNORECASE)  # a list of them
 HTML = re.compile(r"<(p|div|h[1-6]|ul|ol|table)\b[^<>]*>", re.IGNORECASE)  # as of exports of Zendesk
 
 # (location in the file for messages, document)
@@ -46,8 +47,9 @@ class ColumnParser:
     A question may have several rows with different answers. Questions and answers may be lists of texts, also written
     as one text (`columns.strings`): each is an answer of each question, and empty ones are ignored. Columns named
     `negative`, `negative_1`, ... hold hard negatives, each a text or a list of texts. An answer with a 0 in one of the
-    columns `LABELS` is a hard negative of its question. Empty hard negatives and other columns are ignored. A text may
-    be a chat with one message; each reply of a longer chat is the answer of the message before it (`columns.turns`).
+    columns `LABELS` is a hard negative of its question; a list of answers may have a list of labels. Empty hard
+    negatives and other columns are ignored. A text may be a chat with one message; each reply of a longer chat is the
+    answer of the message before it (`columns.turns`).
     """
 
     def __init__(self, question: str | None = None, answer: str | None = None):
@@ -59,6 +61,10 @@ class ColumnParser:
         """Returns the columns of a row with these keys; raises EndxError if one is missing, or there are several."""
         keys = tuple(name for name in row if not (isinstance(row, dict) and isinstance(row[name], dict)))
         if keys not in self._known:
+            if self._names[ANSWER] is None and isinstance(row, dict) and "'is_selected'" in str(row.get("passages")):
+                hint = "read its passage ranking (docs/data.md#ms-marco), or name a column with data.answer_column"
+                told = "'passages' are of MS MARCO's question answering, where many rows have no answer"
+                raise EndxError(f"{where}: {told}: {hint}")
             self._known.clear()  # nearly all rows have the keys of the previous row
             question, answer = (columns.choose(side, row, where, name) for side, name in self._names.items())
             labels = tuple(name for name in keys if name.casefold() in JUDGING and name not in (question, answer))
@@ -70,12 +76,12 @@ class ColumnParser:
         """Yields the rows as `asked` returns them, and logs unused columns of 0 and 1, and chats of several turns.
 
         Raises:
-          EndxError: a label varies and is not 0 or 1, or all answers are letters of choices, even if invalid rows are
+          EndxError: a label varies and is not 0 or 1, or all answers are `columns.NO_TEXT`, even if invalid rows are
             skipped.
         """
         first: dict[str, str] = {}
         flags: dict[str, set[bool]] = {}  # values of unused columns that hold only 0 and 1
-        count, where, chats, choices, part = 0, "", 0, 0, dict[str, Any]()
+        count, where, chats, kinds, part = 0, "", 0, set[str | None](), dict[str, Any]()
         for number, where, row in rows:
             asked = self.asked(row, where)
             chats += len(asked) > 1 and not row.keys() <= asked[0].keys() and any(map(row.__contains__, columns.CHATS))
@@ -84,11 +90,14 @@ class ColumnParser:
                 chosen = Columns("", "", (), ())
                 with contextlib.suppress(EndxError):  # parsing the row raises the same error
                     chosen = self.choose(part, where)
-                if choices == count - 1:  # no other answer so far
-                    choices += bool(columns.CHOICE.fullmatch(str(part.get(chosen.answer))))
+                if None not in kinds:  # no answer with a text so far
+                    answers = part.get(chosen.answer)
+                    listed = answers if isinstance(answers, list) else [answers]
+                    found = (columns.NO_TEXT.fullmatch(str(text).strip()) for text in listed)
+                    kinds.update(one and one.lastgroup for one in found)
                 for name in chosen.labels:
-                    value = str(part[name]).strip()
-                    _check_label(name, value, first.setdefault(name, value), where)
+                    for value in _labels(part, name, chosen.answer, where):
+                        _check_label(name, value, first.setdefault(name, value), where)
                 if count == 1:
                     flags = {name: set() for name in part.keys() - {*chosen.labels, *chosen[:2]}}
                 for name in [*flags]:
@@ -99,10 +108,10 @@ class ColumnParser:
                         del flags[name]
             yield from ((number, where, part) for part in asked)
         file = where.rpartition(", ")[0] or where
-        if choices == count >= columns.FEWEST and self._names[ANSWER] is None:
-            told = f"all {count:,} answers of column {chosen.answer!r} are letters, such as {part[chosen.answer]!r}"
-            hint = "write the texts of the choices in their place, or name a column with data.answer_column"
-            raise EndxError(f"{file}: {told}; {hint}")
+        if count >= columns.FEWEST and None not in kinds and kinds - {"number"} and self._names[ANSWER] is None:
+            told = f"all {count:,} answers of column {chosen.answer!r} are letters, ids or objects"
+            hint = "write their texts in their place, or name a column with data.answer_column"
+            raise EndxError(f"{file}: {told}, such as {part[chosen.answer]!r:.60}; {hint}")
         if chats:
             said = "each is paired with the reply after it, without what was said before"
             text_files.LOG.warning("%s: %s with several questions: %s", file, counted(chats, "chat"), said)
@@ -118,7 +127,8 @@ class ColumnParser:
     def asked(self, row: dict, where: str) -> list[dict]:
         """Splits a row into one row for each question of a list, or each reply of a chat; see `columns.readable`.
 
-        Of a row without questions, such as a category, these are the rows in its lists.
+        Of a row without questions, such as a category, these are the rows in its lists. A label of 0 is that of the
+        last reply, which is then the only row.
         """
         cells = {name: columns.readable(value) for name, value in row.items()}
         try:
@@ -126,9 +136,14 @@ class ColumnParser:
         except EndxError:  # parsing the row raises the same error
             inner = [item for value in row.values() if isinstance(value, list) for item in value]
             found = (columns.find(side, i, name) for i in inner for side, name in self._names.items())
-            if inner and all(isinstance(item, dict) for item in inner) and all(found):
+            is_asked = any(
+                isinstance(cells[name], str) for name in columns.find(QUESTION, cells, self._names[QUESTION])
+            )
+            if inner and not is_asked and all(isinstance(item, dict) for item in inner) and all(found):
                 return [part for item in inner for part in self.asked(item, where)]
-            return columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
+            replies = columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
+            labels = (str(value).strip() for name, value in row.items() if name.casefold() in JUDGING)
+            return replies[-1:] if any(map(_is_wrong, labels)) else replies
         texts, more = cells[name], cells.get("input")
         if name == "instruction" and self._names[QUESTION] is None and isinstance(more, str) and more.strip():
             return [cells | {name: f"{str(texts).strip()}\n{more}"}]  # of Alpaca
@@ -144,13 +159,29 @@ class ColumnParser:
         question, answers = json_files.text_at(row, used.question, where), row[used.answer]
         if not isinstance(answers, list):
             answers = [json_files.as_text(answers, f"{where}: {used.answer!r}")]
-        right = [*filter(None, texts(answers, f"{where}: {used.answer!r}"))]
-        listed = (texts(row.get(name), f"{where}: {name!r}") for name in used.negatives)
-        wrong = [*filter(None, itertools.chain.from_iterable(listed))]
-        labels = (LABEL.fullmatch(str(row[name]).strip()) for name in used.labels)
-        if any(label and not label["right"] for label in labels):
-            return Example(question, [], [*right, *wrong])
-        return Example(question, right, wrong)
+        judged = [_labels(row, name, used.answer, where) for name in used.labels]
+        right: list[str] = []
+        wrong: list[str] = []
+        for text, *labels in zip(texts(answers, f"{where}: {used.answer!r}"), *judged, strict=True):
+            (wrong if any(map(_is_wrong, labels)) else right).append(text)
+        negatives = (texts(row.get(name), f"{where}: {name!r}") for name in used.negatives)
+        return Example(question, [*filter(None, right)], [*filter(None, itertools.chain(wrong, *negatives))])
+
+
+def _labels(row: dict, name: str, answer: str, where: str) -> list[str]:
+    """Returns the label in column `name` of each answer: an item of a list, or else the cell."""
+    cell, answers = row[name], row[answer]
+    count = len(answers) if isinstance(answers, list) else 1
+    listed = cell if isinstance(cell, list) and len(cell) == count else [cell] * count
+    labels = [str(label).strip() for label in listed]
+    if isinstance(answers, list) and any(map(LABELS_AS_TEXT.match, labels)):
+        raise EndxError(f"{where}: {name!r} has not one label for each answer: write a row for each answer")
+    return labels
+
+
+def _is_wrong(label: str) -> bool:
+    found = LABEL.fullmatch(label)
+    return found is not None and not found["right"]
 
 
 def _check_label(name: str, value: str, before: str, where: str) -> None:
@@ -198,7 +229,11 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
     if begin and table.holds_pairs(begin[0][2]):
         yield from _answers(rows, table)
     else:
-        yield from ((where, table.document(row, number, where)) for number, where, row in rows)
+        for number, where, row in rows:
+            document = table.document(row, number, where)
+            if document.numbered:
+                options.say("the corpus has no column of ids: line numbers are the ids; name yours with id_column")
+            yield where, document
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,8 +279,6 @@ class _DocumentTable:
         del row[text_key]
         key = "" if self.id == "" else next(iter(columns.find(ID, row, self.id)), "")
         name = row.pop(key) if key else number
-        if not key:
-            self.say("the corpus has no column of ids: line numbers are the ids; name yours with id_column")
         name = json_files.as_text(json_files.identifier(name, f"{where}: {key!r}"), f"{where}: {key!r}")
         title_key = next(iter(columns.find(TITLE, row, self.title)), TITLE)
         title = text_of(row, title_key, where) if title_key in row else ""
@@ -285,7 +318,7 @@ def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
         names, example = pairs.choose(row, where), pairs(row, where)
         others = {name: row[name] for name in row if name not in (names.question, *names.negatives, *names.labels)}
         for passage in texts_of(example.right or example.wrong[:1]):
-            answers = _DocumentTable(names.answer, table.id, table.title)
+            answers = _DocumentTable(names.answer, table.id, table.title, say=table.say)
             document = answers.document({**others, names.answer: passage}, f"d{len(merged)}", where)
             _, first, questions = merged.setdefault(document.text, (where, document, {}))
             questions.update({example.question: None} if example.right else {})

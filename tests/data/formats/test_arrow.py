@@ -50,9 +50,22 @@ def expected(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ARROW_ENDINGS)
-def test_files_read_as_lines_do(tmp_path, ending):
-    dates = pa.array([0] * 200, pa.timestamp("s"))  # a column of a type that JSON has not is left out
-    assert read(write(tmp_path / f"x{ending}", ROWS, date=dates)) == expected(tmp_path)
+def test_files_read_as_lines_do(tmp_path, ending, caplog):
+    assert read(write(tmp_path / f"x{ending}", ROWS, image=pa.array([b"\xff"] * 200))) == expected(tmp_path)
+    assert caplog.text.count("not read, such as bytes: 'image'") == 1
+
+
+@pytest.mark.parametrize("ending", ARROW_ENDINGS)
+def test_dates_times_and_decimals_are_texts(tmp_path, ending):
+    values = {
+        "day": pa.array([20_787], pa.date32()),
+        "time": pa.array([3_661_000], pa.time32("ms")),
+        "seen": pa.array([86_400_000], pa.timestamp("ms", "Europe/Berlin")),
+        "price": pa.array([1], pa.int8()).cast(pa.decimal128(5, 2)),
+    }
+    (found,) = read_corpus(write(tmp_path / f"x{ending}", [{"text": "one"}], **values))
+    seen = {"day": "2026-11-30", "time": "01:01:01.000", "seen": "1970-01-02 00:00:00.000", "price": "1.00"}
+    assert found.metadata == seen
 
 
 def test_folders_of_save_to_disk(tmp_path):

@@ -94,6 +94,14 @@ def test_negatives_of_swift_are_hard_negatives(tmp_path):
     assert read(written(tmp_path / "x.jsonl", rows)).hard_negatives == ((2,), (0,))
 
 
+def test_a_label_of_a_chat_is_that_of_its_last_reply(tmp_path):
+    chats = ([*TURNS, said("assistant", "b")], False), ([USER, said("assistant", "c")], True)
+    chats += (([said("user", "r"), said("assistant", "d")], 1),)
+    rows = [{"messages": chat, "label": label} for chat, label in chats]
+    records = read(written(tmp_path / "x.jsonl", rows))
+    assert (records.candidates, records.hard_negatives) == (("c", "d", "b"), ((), (2,)))
+
+
 def test_a_qa_dataset_of_llama_index_is_read(tmp_path):
     path = written(tmp_path / "x.json", json.dumps(LLAMA, indent=4))
     records = read(path)

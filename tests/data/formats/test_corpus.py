@@ -156,6 +156,8 @@ def test_tags_of_html_in_texts_are_reported(tmp_path):
     (found,) = read(tmp_path, "a.json", '{"articles": [{"id": 1, "body": "<p>Pay here.</p>"}]}', say=said.append)
     assert found.text == "<p>Pay here.</p>"
     assert said == ["texts begin with tags of HTML, which are kept; of .html files they are left out"]
+    read(tmp_path, "b.csv", "question,answer\nq,<p>Pay here.</p>\n", say=said.append)
+    assert said[1:] == said[:1]
 
 
 def test_squad_has_the_ids_that_evaluation_gives(tmp_path):

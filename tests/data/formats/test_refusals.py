@@ -63,6 +63,7 @@ DPR = {"question": "when was it", "dataset": "small", "positive_ctxs": [{"text":
 DPR_LIST = json.dumps([DPR | {"hard_negative_ctxs": []}] * 2, indent=1)
 LLAMA = {"queries": {"1": "q"}, "corpus": {"x": "a", "y": "b"}, "mode": "text"}
 USER, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+MARCO_QA = {"query": "q", "answers": ["No Answer Present."]}
 OURS = ("data.question_column", "data.answer_column")
 
 
@@ -103,6 +104,10 @@ ROWS = [
     row("x.jsonl", [{"question": "q", "answer": [{"text": "a"}]}], "'answer', item 0", "an object"),
     row("x.jsonl", [{"question": "q", "answer": "['a' 'b']"}], "'answer'", "no JSON", "write a list"),
     row("x.jsonl", [{"question": "q", "answer": "['a', nan]"}], "'answer'", "no JSON", "write a list"),
+    row("x.jsonl", [{"query": "q", "answer": ["a", "b"], "labels": [1]}], "'labels'", "a row for each answer"),
+    row("x.jsonl", [{"query": "q", "answer": ["a", "b"], "scores": [0.9, 0.3]}], "'scores'", "'0.3'", "'0.9' above"),
+    row("x.jsonl", [MARCO_QA | {"passages": {"is_selected": [0], "passage_text": ["a"]}}], "'passages'", "ranking"),
+    row("x.jsonl", [MARCO_QA | {"passages": [{"is_selected": 0, "passage_text": "a"}]}], "line 1", OURS[1]),
     row("x.jsonl", [{"messages": [USER]}], "'answer'", "'messages'", *OURS),
     row("x.jsonl", [{"messages": [USER | {"content": [{"type": "image_url"}]}, REPLY]}], "role user"),
     row("x.jsonl", scored([1.0], None), "line 2", "'neg_scores' is missing"),
@@ -122,6 +127,7 @@ ROWS = [
     row("x.json", '[["q", "a"]]', "line 1", "write objects"),
     row("x.json", '{"groups": [{"name": "x", "list": [{"question": "q"}]}]}', "groups[0]", "'name', 'list'", *OURS),
     row("x.json", '{"groups": [{"list": [{"question": "q", "answer": ""}]}]}', "groups[0]", "'answer' is empty"),
+    row("x.jsonl", [{"instruction": "q", "instances": [{"input": "r", "output": "a"}]}], "'answer'", "'instances'"),
     row("x.json", '[\n"question"\n]', "line 2", "write objects"),
     row("x.json", "[]", "no questions"),
     row("x.json", json.dumps(LLAMA | {"relevant_docs": {"1": ["z"]}}), "relevant_docs['1']", "'z'", "'x', 'y'"),

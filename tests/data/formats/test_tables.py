@@ -80,8 +80,9 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
     assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
     assert "x.csv: wrong answers of 3 of 4 rows are hard negatives, for data.hard_negatives" in caplog.text
     rows = [{"question": q, "answer": a, name: float(n)} for q, a, n in (("q", "wrong", 0), ("q", "right", 1))]
-    for file in ("x.jsonl", "x.parquet"):
-        assert read(written(tmp_path / file, rows)).hard_negatives == ((1,),)
+    lists = [{"query": "q", "answer": ["wrong", "", "right"], name: [0, 1, 1]}, {"query": "r", "answer": [], name: []}]
+    for file, given in (("x.jsonl", rows), ("x.parquet", rows), ("y.jsonl", lists)):
+        assert read(written(tmp_path / file, given)).hard_negatives == ((1,),)
 
 
 def test_labels_in_the_lists_of_categories_are_those_of_rows(tmp_path):
@@ -115,6 +116,19 @@ def test_letters_of_choices_are_no_answers(tmp_path):
     assert read(path).candidates == ("ABCD", "b", "a")
 
 
+OBJECTS = ("{{'text': array(['a {}'], dtype=object)}}", "[{{'text': '{} m'}}]", "array(['a', '{}'])")
+
+
+@pytest.mark.parametrize("answer", ["c02e79e{}", "guides/{}", "http://x.org/{}", "{}.html", *OBJECTS])
+def test_ids_and_objects_written_as_text_are_no_answers(tmp_path, answer):
+    rows = [{"question": f"q{n}", "answer": [answer.format(n)] if n else "7"} for n in range(10)]
+    path = written(tmp_path / "x.jsonl", rows)
+    check_refusal(lambda: read(path), "all 10 answers of column 'answer'", "ids or objects", "data.answer_column")
+    for others in ([{"question": "r", "answer": "a text"}], [row | {"answer": "1998, 45 m"} for row in rows]):
+        written(path, others + rows[: 10 * (len(others) == 1)])
+        assert others[0]["answer"] in read(path).candidates
+
+
 def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
     rows = ["q,right,1,1,TRUE,yes,5", "q,wrong,0,,false,no,0", "r,b,1,0,true,yes,1"]
     text = "\n".join(["question,answer,gut,ok?,seen,said,other", *rows])
@@ -129,6 +143,11 @@ def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
 def test_the_delimiter_is_that_of_the_header_line(tmp_path, name, delimiter):
     path = write(tmp_path, name, f'question{delimiter}"answer, or; so|"\nq, 1; 2{delimiter}a\n'.replace(", 1; 2", " 1"))
     assert read(path, answer_column="answer, or; so|").candidates == ("a",)
+
+
+def test_a_tab_in_the_header_of_a_tsv_file_is_its_delimiter(tmp_path):
+    path = write(tmp_path, "x.tsv", "question\tanswer, plain, short\nq\ta\n")
+    assert read(path, answer_column="answer, plain, short").candidates == ("a",)
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -154,14 +173,15 @@ def test_rows_that_are_not_valid_are_refused_or_skipped_and_counted(tmp_path, ca
 
 
 def test_negatives_become_hard_negatives(tmp_path):
-    rows = "anchor,positive,negative_1,negative_2,negatives\nq1,a,b,,ignored\nq2,b,a,c,\nq1,b,c,a,\n"
+    rows = "anchor,positive,negative_1,negative_2,negation\nq1,a,b,,ignored\nq2,b,a,c,\nq1,b,c,a,\n"
     records = read(write(tmp_path, "x.csv", rows))
     assert (records.candidates, records.qrels) == (("a", "b", "c"), ((0, 1), (1,)))
     # b was called wrong for q1 before another row called it right, and so was a after.
     assert records.hard_negatives == ((2,), (0, 2))
-    rows = [{"query": "q", "answer": "a", "negative": ["b", " ", "c"]}, {"query": "r", "answer": "b", "negative": None}]
-    records = read(written(tmp_path / "x.jsonl", rows))
-    assert (records.candidates, records.hard_negatives) == (("a", "b", "c"), ((1, 2), ()))
+    for name in ("negative", "negatives", "Hard_Negatives", "neg"):
+        rows = [{"query": "q", "answer": "a", name: ["b", " ", "c"]}, {"query": "r", "answer": "b", name: None}]
+        records = read(written(tmp_path / "x.jsonl", rows))
+        assert (records.candidates, records.hard_negatives) == (("a", "b", "c"), ((1, 2), ()))
 
 
 # Passage 7 is right for the first question and a hard negative of the second; the third has nothing right.
@@ -285,6 +305,12 @@ def test_other_forms_of_json_and_yaml_are_read(tmp_path, caplog, text):
     assert (records.questions, records.candidates, records.qrels) == (("q", "r"), ("a", "b"), ((0,), (1,)))
     assert [document.text for document in read_corpus(path)] == ["a", "b"]
     assert not caplog.text
+
+
+def test_questions_without_an_answer_are_counted(tmp_path, caplog):
+    rows = [{"question": "q", "answers": answers} for answers in (["a"], [], [None, " "])]
+    assert read(written(tmp_path / "x.jsonl", rows)).candidates == ("a",)
+    assert "x.jsonl: 2 questions without an answer left out" in caplog.text
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
