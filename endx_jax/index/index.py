@@ -9,8 +9,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
-
 from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.batches.ragged import take
 from endx_jax.data.languages import detect
@@ -53,7 +51,7 @@ def write_index(
     metric: str,
     model: Mapping[str, Any],
     corpus: Mapping[str, Any] | None = None,
-    known: np.ndarray | None = None,
+    known: Embeddings | None = None,
     language: str = "",
     binary: bool = False,
 ) -> None:
@@ -267,7 +265,7 @@ class Index:
         embeddings: Embeddings | None = None,
         *,
         replace: bool = False,
-        known: np.ndarray | None = None,
+        known: Embeddings | None = None,
     ) -> int:
         """Adds documents in one transaction; returns the number of those that were replaced.
 

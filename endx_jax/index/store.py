@@ -27,7 +27,7 @@ from endx_jax.index.index_file import (
     sqlite_errors,
 )
 from endx_jax.inference.maxsim import listed_vectors, pooled
-from endx_jax.numerics import Quantized, quantize, signs
+from endx_jax.numerics import Quantized, dequantize, quantize, signs
 
 Embeddings = np.ndarray | Quantized | RaggedVectors | list[np.ndarray]
 
@@ -259,7 +259,7 @@ def _rounded(embeddings: Embeddings | None, count: int, info: IndexInfo, what: s
         raise EndxError(f"embeddings have shape {shape} for {of}: encode them with {info.model.get('name')}")
     if info.dtype == np.int8 and not isinstance(vectors, Quantized):
         return quantize(np.asarray(vectors, np.float32), np)
-    return vectors if isinstance(vectors, Quantized) else np.asarray(vectors, info.dtype)
+    return vectors if info.dtype == np.int8 else np.asarray(dequantize(vectors), info.dtype)
 
 
 def _blobs(documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> Iterator[tuple[bytes, float | None]]:

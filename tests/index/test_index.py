@@ -148,10 +148,11 @@ def test_embeddings_of_a_cosine_get_unit_norm_and_those_that_have_it_are_not_tou
     expected = quantize(unit, np).codes if precision == "int8" else unit.astype(precision)
     np.testing.assert_array_equal(index.snapshot.embeddings[:][1:], expected[1:])
     index.add([Document("3", "")], raw[:1])
-    np.testing.assert_allclose(index.snapshot.vectors(0, 4), unit[[0, 1, 2, 0]], atol=0.005)
-    np.testing.assert_allclose(index.snapshot.known.vectors(0, 1), unit[:1], atol=0.005)
+    index.add([Document("4", "", {}, ("?",))], quantize(raw[:1], np), known=quantize(raw[:1], np))
+    np.testing.assert_allclose(index.snapshot.vectors(0, 5), unit[[0, 1, 2, 0, 0]], atol=0.005)
+    np.testing.assert_allclose(index.snapshot.known.vectors(0, 2), unit[[0, 0]], atol=0.005)
     found = index.search("?", mode="dense", embeddings=10 * raw[:1])
-    assert [answer.score for answer in found] == pytest.approx([1, 1, 1, 0], abs=0.01)
+    assert [answer.score for answer in found] == pytest.approx([1, 1, 1, 1, 0], abs=0.01)
 
 
 def test_one_document_an_iterable_numbers_of_numpy_and_a_path_of_text_are_taken(tmp_path):
