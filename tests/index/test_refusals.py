@@ -21,7 +21,7 @@ from endx_jax.index.corpus_encoding import Encoding, encode_corpus
 from endx_jax.index.filters import condition
 from endx_jax.index.index import Index
 from endx_jax.index.index_evaluation import find_rows
-from endx_jax.index.index_file import changing, store_info
+from endx_jax.index.index_file import store_info
 from endx_jax.index.index_model import open_index
 from endx_jax.index.milvus import publish
 from endx_jax.numerics import quantize
@@ -94,7 +94,7 @@ SHARDS = None, 7, [], [0, 0], [3, 2], [1, 2, 3], ["1", "2"], "ab", {"a": 1}
     ],
 )
 def test_a_wrong_description_is_named(path, fields, words):
-    with changing(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         store_info(database, **fields)
     check_refusal(lambda: Index(path), *words.split())
 
@@ -202,18 +202,20 @@ def test_a_path_without_an_index_is_named(tmp_path, make, words):
 
 
 @pytest.mark.parametrize(
-    ("embeddings", "words"),
+    ("about", "words"),
     [
-        (EMBEDDINGS.astype(np.float64), "float32, float16, int8 float64"),
-        (EMBEDDINGS.astype(np.int8), "float32, float16, int8 with scales int8"),
-        (EMBEDDINGS.astype(jnp.bfloat16), "float32, float16, int8 bfloat16"),
-        (np.where(np.arange(3)[:, None] == 1, NAN, EMBEDDINGS), "'d1' nan"),
-        (EMBEDDINGS + np.inf, "'d0' infinity"),
+        ({"embeddings": EMBEDDINGS.astype(np.float64)}, "float32, float16, int8 float64"),
+        ({"embeddings": EMBEDDINGS.astype(np.int8)}, "float32, float16, int8 with scales int8"),
+        ({"embeddings": EMBEDDINGS.astype(jnp.bfloat16)}, "float32, float16, int8 bfloat16"),
+        ({"embeddings": np.where(np.arange(3)[:, None] == 1, NAN, EMBEDDINGS)}, "'d1' nan"),
+        ({"embeddings": EMBEDDINGS + np.inf}, "'d0' infinity"),
+        ({"language": "en"}, "'language' 'en' english, german"),
+        ({"metric": "dot"}, "'metric' 'dot' cosine, inner product"),
     ],
 )
-def test_embeddings_that_no_file_holds_are_refused_and_the_old_file_stays(path, embeddings, words):
+def test_what_no_file_holds_is_refused_and_the_old_file_stays(path, about, words):
     for target in (path, path.with_name("new")):
-        check_refusal(lambda target=target: make_index(target, embeddings), *words.split())
+        check_refusal(lambda target=target: make_index(target, **about), *words.split())
     assert [document for _, document in read(path)] == DOCUMENTS
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
