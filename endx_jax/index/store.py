@@ -34,7 +34,8 @@ Embeddings = np.ndarray | Quantized | RaggedVectors | list[np.ndarray]
 # Rows that are read at a time.
 STEP = 4096
 
-LISTED = "(SELECT value FROM json_each(?))"  # values of a JSON list; SQLite may cut texts at a NUL
+LISTED = "(SELECT value FROM json_each(?))"  # numbers of a JSON list; SQLite may cut texts at a NUL
+ROW_OF = "SELECT row FROM documents WHERE id = ?"
 INSERT = "INSERT INTO documents (id, metadata) VALUES (?, ?)"
 INSERT_PASSAGE = "INSERT INTO passages (document, number, embedding, scale, text) VALUES (?, ?, ?, ?, ?)"
 INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
@@ -127,10 +128,9 @@ class Store:
     def document(self, identifier: str) -> list[Document]:
         """Returns the passages of the document with this id at one moment, also while it is replaced; [] for none."""
         json_files.as_text(identifier, "the id", may_be_empty=True)
-        query = f"SELECT passages.row FROM passages JOIN documents ON documents.row = document WHERE id IN {LISTED}"
         with self.reading():
-            found = self.documents([row for (row,) in self.rows(query, json.dumps([identifier]))])
-        return [passage for passage in found.values() if passage.id == identifier]
+            rows = [row for (row,) in self.rows(f"SELECT row FROM passages WHERE document = ({ROW_OF})", identifier)]
+            return [*self.documents(rows).values()]
 
     def _document(
         self, questions: Sequence[object], identifier: object, text: object, metadata: object, number: object
@@ -289,8 +289,7 @@ def copy_into(database: sqlite3.Connection, store: Store) -> None:
 
 def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
     """Deletes documents by id; returns the row of each one that was there."""
-    found, wanted = database.execute(f"SELECT id, row FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]), set(ids)
-    rows = {name: row for name, row in found if name in wanted}
+    rows = {name: row for name in ids for (row,) in database.execute(ROW_OF, [name])}
     database.executemany("INSERT INTO deleted (id, row) VALUES (?, ?)", rows.items())
     database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row in rows.values()))
     return rows

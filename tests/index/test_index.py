@@ -133,6 +133,12 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
     assert ids(Index(opened.path)) == ["d1", "d2", "d0"]
 
 
+def test_an_id_with_a_nul_is_read_and_deleted(tmp_path):
+    index = make_index(tmp_path / "i", documents=[Document(name, "") for name in ("a", "a\0b", "")])
+    assert (index.get("a\0b").id, index.snapshot.rows_of(["a\0b", "a\0"])) == ("a\0b", {"a\0b": 1})
+    assert (index.delete(["a\0b", ""]), names(index.path)) == (2, ["a"])
+
+
 def test_a_string_is_one_id(tmp_path):
     index = make_index(tmp_path / "i", np.ones((13, 2), np.float32), [Document(f"{n}", "") for n in range(13)])
     assert index.delete("12") == 1
