@@ -40,6 +40,7 @@ INSERT = "INSERT INTO documents (id, metadata) VALUES (?, ?)"
 INSERT_PASSAGE = "INSERT INTO passages (document, number, embedding, scale, text) VALUES (?, ?, ?, ?, ?)"
 INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
 INSERT_TOKENS = "INSERT INTO tokens VALUES (?, ?, ?)"
+HAS_TOKENS = "SELECT passage IS NOT NULL FROM passages LEFT JOIN tokens ON passage = passages.row LIMIT 1"
 
 
 class StoredEmbeddings(NamedTuple):
@@ -205,14 +206,19 @@ def insert(
       known: [K, E], or token vectors, of the K known questions of the documents; None if there are none.
 
     Raises:
-      EndxError: embeddings have another width or number, or one is not finite; an id exists already; or a text can't be
-        encoded as UTF-8.
+      EndxError: embeddings have another width or number, or one is not finite; some texts have token vectors and others
+        none; an id exists already; or a text can't be encoded as UTF-8.
     """
     asked = [document for document in documents for _ in document.questions]
     blobs = _blobs(documents, _rounded(embeddings, len(documents), info, "documents"))
     blobs_of_known = _blobs(asked, _rounded(known, len(asked), info, "known questions"))
     tokens = listed_vectors(embeddings)
-    vectors = tokens if isinstance(tokens, RaggedVectors) else [None] * len(documents)
+    by_token = isinstance(tokens, RaggedVectors)
+    if database.execute(HAS_TOKENS).fetchone() == (not by_token,):
+        kinds = "one vector", "token vectors"
+        of = f"{kinds[by_token]} for each document and an index with {kinds[not by_token]}"
+        raise EndxError(f"embeddings have {of}: encode them with {info.model.get('name')}")
+    vectors = tokens if by_token else [None] * len(documents)
     row, last = _last_document(database)
     for document, (blob, scale), text_vectors in zip(documents, blobs, vectors, strict=True):
         try:

@@ -169,6 +169,8 @@ def test_what_token_vectors_do_not_allow_is_named(late, tmp_path):
     model, corpus, path = late
     for wrong in (RaggedVectors.of([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
         check_refusal(lambda wrong=wrong: Index(path).add([Document("x", "x")], wrong), "index of width 4", model.name)
+    one = [Document("x", "x")], np.ones((1, 4), np.float32)
+    check_refusal(lambda: Index(path).add(*one), "one vector", "token vectors", model.name)
     cut = Encoding(truncate_dim=2)
     check_refusal(lambda: encode_corpus(model.name, corpus, path, cut), "truncate_dim", "one vector for each text")
     milvus = str(tmp_path / "new.db")
@@ -238,11 +240,13 @@ TWICE = "occurs twice ids unique"
         (add(ONE, "x", TWO), f"'new' {TWICE}"),
         (add(ONE, ONE), f"'new#1' {TWICE}"),
         (add("new", embeddings=np.ones((1, 3))), "(1, 3) width 2 m"),
+        (add("new", embeddings=[EMBEDDINGS]), "token vectors one vector m"),
         (add("new", embeddings=np.float32([[np.inf, 0]])), "'new' infinity"),
         (add(Document("new", "\ud83d")), "'new' surrogate"),
         (add(Document("new", "", {"a": "\ud83d"})), "'new' surrogate"),
         *((add(Document("new", text)), "text 'new' string") for text in (None, NAN)),
         *((add(Document(name, "")), "id documents[0] string") for name in (77, np.int64(7), pathlib.Path("a.md"))),
+        *((add("new", name), "id documents[1]") for name in ("", "..", "a\nb")),
         (add(Document("new", "", {}, "When?")), "'new' questions tuple"),
         (add(Document("new", "", None)), "'new' metadata dictionary"),
         (add(Document("new", "", {"year": {3}})), "metadata 'new' text"),
@@ -273,7 +277,7 @@ JUDGED = Judgements(("q",), ("?",), ({"d1": 1, "b": 1, "a": 1},), ((),))
         (lambda index: Index(index.path, engine="fast"), "engine 'fast' exact, flat, ivf, hnsw"),
         (lambda index: index.search(["a"], 3), "no model load one 'bm25'"),
         (lambda index: searching(index, functools.partial(embed, width=2)).search(["a"], mode="no"), "mode 'no' bm25"),
-        (lambda index: index.search(["a"], 0, mode="bm25"), "k 0 at least 1"),
+        *((lambda index, k=k: index.search(["a"], k, mode="bm25"), f"k {k} from 1") for k in (0, 5.0)),
         (lambda index: index.search(["a", None], mode="bm25"), "questions[1] string"),
         (lambda index: index.search([b"a"], mode="bm25"), "questions[0] string bytes"),
         (lambda index: index.get(np.int64(7)), "id string int64"),
