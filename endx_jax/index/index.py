@@ -12,7 +12,7 @@ from typing import Any, cast
 from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.batches.ragged import take
 from endx_jax.data.languages import detect
-from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
+from endx_jax.data.sets.documents import Document, FoundDocument, check_id, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
 from endx_jax.files import cache_folder, expanded
 from endx_jax.index.approximate import ENGINES, EXACT
@@ -31,10 +31,10 @@ from endx_jax.index.snapshot import Snapshot
 from endx_jax.index.store import Embeddings, Store, delete_documents, insert
 from endx_jax.index.text_search import BM25, DENSE, HYBRID, MODES, TextRanker
 from endx_jax.inference.maxsim import listed_vectors, pooled
-from endx_jax.json_files import as_text, shown
+from endx_jax.json_files import as_text, as_whole, shown
 from endx_jax.numerics import Quantized
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
-from endx_jax.settings import check_choice, require
+from endx_jax.settings import check_choice
 
 ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by settings and content
 READ_ONLY = {
@@ -232,7 +232,7 @@ class Index:
         """
         mode, texts = mode or self.default_mode, [questions] if isinstance(questions, str) else list(questions)
         check_choice("mode", mode, MODES)
-        require(k >= 1, f"k must be at least 1, and is {k}")
+        k = as_whole(k, "k", least=1)
         for number, text in enumerate(texts):
             as_text(text, f"questions[{number}]", may_be_empty=True)
         if embeddings is None and mode != BM25 and texts:
@@ -278,10 +278,12 @@ class Index:
 
         Raises:
           InUse: another process's change lasts too long, or the index was replaced since it was opened.
-          EndxError: an id exists already, or occurs twice among the new documents; the embeddings have another width
-            or number, or are not finite; or there is no model.
+          EndxError: an id exists already, occurs twice among the new documents, or is none (see `check_id`); the
+            embeddings have another width or number, or are not finite; or there is no model.
         """
         documents = _checked(documents)
+        for number, document in enumerate(documents):
+            check_id(document.id, f"the id of documents[{number}]")
         if not documents:
             return 0
         if embeddings is None:
