@@ -168,6 +168,7 @@ async def retrieve_model(request: Request, name: str) -> Response:
 async def rerank(request: Request, body: RerankRequest) -> Response:
     """Ranks documents by a cross-encoder, or by the embeddings if the server has none."""
     server = server_of(request)
+    model = server.service.model
     check_texts("query", [body.query], server.limits)
     check_texts("documents", body.documents, server.limits)
     read: dict[str, Any]
@@ -175,7 +176,8 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
         if server.service.pairs is None:
             asked = await server.encode(request, "question", [body.query])
             answers = await server.encode(request, "answer", body.documents)
-            scores = answers.embeddings @ asked.embeddings[0]
+            sides = [truncate_width(one.embeddings, model.width, model.cosine) for one in (asked, answers)]
+            scores = sides[1] @ sides[0][0]
             read = {"usage": usage(asked, answers), **server.note("answer", answers)}
         else:
             job, tokens, cut = await run_in_threadpool(server.service.read_pairs, body.query, body.documents)
@@ -189,7 +191,7 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
     results: list[dict[str, Any]] = [{"index": n, "relevance_score": scores[n]} for n in best]
     for result in results if body.return_documents else ():
         result["document"] = {"text": body.documents[result["index"]]}
-    return _json({"model": body.model or server.service.model.name, "results": results, **read})
+    return _json({"model": body.model or model.name, "results": results, **read})
 
 
 @router.post("/search")

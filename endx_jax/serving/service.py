@@ -130,7 +130,8 @@ class Service:
         """Stores the parts; `max_text` is the largest number of characters of text, and of metadata, in a hit."""
         by_tokens = SimilaritiesOfTexts(model.ranked, True) if model.by_token else None
         self.model, self.index, self.pairs, self._max_text = model, index, pairs or by_tokens, max_text
-        output = EmbeddingFormat(model.truncate_dim, normalize=model.cosine)
+        # Of the whole width, as an index may be wider than the embeddings that the model returns by default.
+        output = EmbeddingFormat(normalize=model.cosine)
         self._encode = LowLatencyEncoder(model.encoder, model.params, output)
 
     @property

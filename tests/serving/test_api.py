@@ -16,6 +16,7 @@ from endx_jax import load
 from endx_jax.data.formats import document_files
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index import Index, write_index
+from endx_jax.index.index_model import open_index
 
 TEXTS = ["where is the cat 3", "", "the mat of 7"]
 DOCUMENTS = [*(f"the mat of {n}" for n in range(100)), "where is the cat 3"]
@@ -271,14 +272,22 @@ def test_a_long_text_is_cut_and_counted_as_by_encode(served):
 
 @pytest.fixture(scope="module")
 def prompted(tiny_bert, tmp_path_factory):
-    """A server of a model with prompts, and an index of two documents."""
+    """A server of a model with prompts, of 8 of its 32 dimensions, and an index of all of them of three documents."""
     folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
     write_usage(folder, prompts={"query": "who: ", "document": "what: "})
     model, documents = load(folder), [Document(str(n), text) for n, text in enumerate(TEXTS)]
-    write_index(folder / "index.sqlite", model.encode_document(TEXTS), documents, metric="cosine", model={})
-    running = Running(unprepared(model, Index(folder / "index.sqlite", model)))
+    write_index(folder / "i", model.encode_document(TEXTS), documents, metric="cosine", model=model.description)
+    narrow = dataclasses.replace(model, truncate_dim=8)
+    running = Running(unprepared(narrow, open_index(folder / "i", model)))
     yield running
     running.stop()
+
+
+def test_an_index_of_all_dimensions_is_searched_with_a_model_that_returns_few(prompted):
+    (expected,) = prompted.service.index.search(TEXTS[:1], 3, mode="dense")
+    found = prompted.post("/search", {"query": TEXTS[0], "mode": "dense"})[1]["results"]
+    assert [one["id"] for one in found] == [one.document.id for one in expected]
+    np.testing.assert_allclose([one["score"] for one in found], [one.score for one in expected], atol=1e-6)
 
 
 @pytest.mark.parametrize("side", ["query", "document"])
