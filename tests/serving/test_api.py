@@ -1,5 +1,6 @@
 import base64
 import dataclasses
+import re
 import shutil
 import threading
 import time
@@ -262,9 +263,13 @@ def test_a_long_text_is_cut_and_counted_as_by_encode(served):
     assert content["usage"]["total_tokens"] == 2 * length + 3
     assert content["note"].startswith(f"1 of 3 texts reach the limit of {length} tokens")
     assert "note" not in served.post("/v1/embeddings", {"input": [exact, "cat"]})[1]
-    _, content = served.post("/v1/rerank", {"query": "cat", "documents": [long, "cat"]})
-    assert (content["usage"]["total_tokens"], content["note"][:6]) == (length + 6, "1 of 2")
-    assert served.post("/search", {"query": long, "k": 1.0})[0] == 200
+    for query, tokens, noted in (("cat", 3, ["1 of 2"]), (long, length, ["1 of 1", "1 of 2"])):
+        _, content = served.post("/v1/rerank", {"query": query, "documents": [long, "cat"]})
+        assert content["usage"]["total_tokens"] == tokens + length + 3
+        assert re.findall(r"\d of \d", content["note"]) == noted
+    status, content = served.post("/search", {"query": long, "k": 1.0})
+    assert (status, content["note"][:6]) == (200, "1 of 1")
+    assert "note" not in served.post("/search", {"query": long, "mode": "bm25"})[1]  # which reads all of it
     assert served.post("/documents", {"documents": [{"id": "long", "text": long}]})[1]["note"][:6] == "1 of 1"
     assert served.get("/documents/long")[1]["text"] == long.strip()
     assert served.ask("DELETE", "/documents/long")[0] == 200

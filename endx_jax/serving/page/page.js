@@ -219,7 +219,8 @@ function showAnswers(found) {
   const full = Math.max(found?.mode === "dense" ? 1 : 0, ...answers.map((answer) => answer.score));
   find("#answers").replaceChildren(...answers.map((answer) => listItem(answer, found.mode, full)));
   const searched = found && `${counted(answers.length, "answer")} in ${duration(found.took_ms)}`;
-  say(searched || "");
+  const cut = answers.length && found.note ? `. ${sentence({ message: found.note })}` : "";
+  say(searched ? searched + cut : "");
   find("#meaning").textContent = answers.length ? `Score: ${server.scores[found.mode]}` : "";
   const none = find("#none p");
   none.dataset.usual ??= none.textContent;
