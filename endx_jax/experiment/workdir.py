@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from endx_jax import json_files
 from endx_jax.buckets import (
     NOT_COPIED,
+    NOT_OF_MODEL,
     Mirror,
     bucket_errors,
     filesystem,
@@ -142,15 +143,15 @@ def read_data(workdir: Folder) -> dict:
     return contents
 
 
-def run_index(workdir: str | os.PathLike) -> pathlib.Path:
-    """Returns the index that the last evaluation of a run wrote, or a local copy of it.
+def run_index(workdir: str | os.PathLike) -> str | os.PathLike:
+    """Returns the path of the index that the last evaluation of a run wrote, which may be in a bucket.
 
     Raises:
       EndxError: the model of the run has no embeddings.
     """
-    workdir = local_copy(workdir, skip=NOT_COPIED)
-    check_embeds(workdir)
-    return workdir / INDEX
+    local, url = local_copy(workdir, skip=NOT_OF_MODEL), url_of(workdir)
+    check_embeds(local)
+    return f"{url}/{INDEX}" if url else local / INDEX
 
 
 def run_language(workdir: os.PathLike | None) -> str:

@@ -148,6 +148,11 @@ def test_the_settings_of_a_run_are_read_without_its_other_files(trained_workdir,
     check_refusal(lambda: workdirs.read_config("gs://bucket/r"), "gs://bucket/r", "holds no run")
 
 
+def test_the_index_of_a_run_is_not_a_copy_so_that_a_server_follows_it(trained_workdir, monkeypatch):
+    monkeypatch.setattr(workdirs, "local_copy", lambda *_, **__: trained_workdir)
+    assert run_index("gs://bucket/q/") == "gs://bucket/q/index.sqlite"
+
+
 @pytest.fixture
 def inputs(url, tiny_bert, pairs_csv) -> str:
     """URL of a folder with the data and the pretrained model."""
