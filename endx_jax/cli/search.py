@@ -6,7 +6,6 @@ import dataclasses
 import io
 import itertools
 import operator
-import pathlib
 import sys
 import time
 import uuid
@@ -16,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from etils import epath
 
 from endx_jax import json_files
+from endx_jax.buckets import renamed, uploads
 from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, check_reading
 from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, counted, printable
@@ -34,6 +34,7 @@ Ask = Callable[[list[str]], "list[list[FoundDocument]]"]
 TOGETHER = 1024
 
 
+@uploads()
 def search(
     question: Sequence[str] = (),
     *,
@@ -41,7 +42,7 @@ def search(
     index: epath.Path | None = None,
     model: str = "",
     questions: str = "",
-    output: pathlib.Path | None = None,
+    output: epath.Path | None = None,
     format: Literal["", "text", "trec", "jsonl"] = "",
     top: int = 10,
     mode: Literal["", "dense", "bm25", "hybrid"] = "",
@@ -237,8 +238,6 @@ def _converse(index: "Index", ask: Ask, mode: str) -> None:
 
 def _note(line: str) -> None:
     """Prints a message that is not a result."""
-    from endx_jax.parallel.console import renamed
-
     print(printable(renamed(line)), file=sys.stderr, flush=True)
 
 

@@ -20,6 +20,7 @@ from endx_jax.buckets import (
     bucket_errors,
     filesystem,
     local_copy,
+    naming,
     read_bytes,
     remove,
     try_writing,
@@ -30,7 +31,7 @@ from endx_jax.files import check_replaceable, expanded, holder_of, locked, repea
 from endx_jax.inference.manifest import MANIFEST as MODEL_MANIFEST
 from endx_jax.inference.manifest import MODEL, check_embeds
 from endx_jax.parallel.agreement import on_primary
-from endx_jax.parallel.console import naming, say
+from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import exit_now, is_primary
 from endx_jax.parallel.environment import environment
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from endx_jax.buckets import CACHE, local_copy
+from endx_jax.buckets import CACHE, local_copy, uploads
 from endx_jax.data.batches.ragged import take
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document, FoundDocument, check_id, whole_document
@@ -43,6 +43,7 @@ READ_ONLY = {
 }
 
 
+@uploads("path")
 def write_index(
     path: str | os.PathLike,
     embeddings: Embeddings,
@@ -58,7 +59,7 @@ def write_index(
     """Writes an index in one transaction, which replaces the contents of an older index.
 
     Args:
-      path: file of the index; missing folders are created.
+      path: file of the index, which may be in a bucket; missing folders are created.
       embeddings: float32 or float16 [N, E], or int8 with its scales; or token vectors. With the metric `cosine` they
         are scaled to unit norm.
       documents: N texts: documents with unique ids, or passages of such documents in order.
