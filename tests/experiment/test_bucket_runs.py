@@ -229,6 +229,8 @@ def test_verbs_read_from_a_bucket_and_write_into_it(inputs, url, endx, trained_w
     assert len({endx("search", f"--index={file}", *asked).out for file in files}) == 1
     found = {endx("search", f"--workdir={place}", *asked).out for place in (f"{url}/q", trained_workdir)}
     assert len(found) == 1
+    assert f": {url}/found.txt\n" in endx("search", f"--workdir={url}/q", *asked, "--output", f"{url}/found.txt").err
+    assert buckets.read_bytes(f"{url}/found.txt").decode() in found
     endx("evaluate", f"--workdir={url}/q", f"--data={url}/pairs.csv", "--output", f"{url}/evaluated")
     assert "results.json" in buckets.listing(f"{url}/evaluated")
     endx("evaluate", f"--workdir={url}/q", f"--data={url}/pairs.csv")
