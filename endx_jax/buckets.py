@@ -9,7 +9,9 @@ import base64
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import hashlib
+import inspect
 import os
 import pathlib
 import re
@@ -18,8 +20,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import tqdm
 
@@ -388,9 +390,34 @@ def try_writing(url: str) -> None:
         filesystem(url).rm_file(f"{url}.try")
 
 
+_names: dict[str, str] = {}  # of the local paths in each open context of `naming`
+
+
+@contextlib.contextmanager
+def naming(local: pathlib.Path, name: str) -> Iterator[None]:
+    """Context in which messages and errors name what is written to a local path and then uploaded by its URL."""
+    _names[str(local)] = name
+    try:
+        yield
+    except EndxError as failure:
+        failure.rename(renamed)
+        raise
+    finally:
+        del _names[str(local)]
+
+
+def renamed(line: str) -> str:
+    """Returns a message with URLs in place of the local paths of `naming`."""
+    for local, name in _names.items():
+        line = line.replace(local, name)
+    return line
+
+
 @contextlib.contextmanager
 def uploading(path: str | os.PathLike, *, resumable: bool = False) -> Iterator[pathlib.Path]:
     """Context with a local path for an output; what was written there is uploaded at its end if `path` is in a bucket.
+
+    Messages and errors name the URL.
 
     Args:
       path: file or folder, which is downloaded first if it exists in a bucket.
@@ -407,6 +434,7 @@ def uploading(path: str | os.PathLike, *, resumable: bool = False) -> Iterator[p
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         local = pathlib.Path(folder) / url.rpartition("/")[2]
         mirror = Mirror(url, local)
+        stack.enter_context(naming(local, url))
         if resumable:
             stack.callback(mirror.upload)
             if threading.current_thread() is threading.main_thread():
@@ -414,6 +442,40 @@ def uploading(path: str | os.PathLike, *, resumable: bool = False) -> Iterator[p
         yield local
         if not resumable:
             mirror.upload()
+
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+
+def uploads(
+    argument: str = "output", *, resumable: bool = False
+) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
+    """Decorator of a function that writes a file or folder: its path may be in a bucket, see `uploading`.
+
+    Args:
+      argument: name of the argument that is the path; no path if it is empty or None.
+      resumable: as of `uploading`.
+
+    Returns:
+      A decorator. A function that returns the path returns it as it was given.
+    """
+
+    def decorate(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+        @functools.wraps(function)
+        def call(*args: Parameters.args, **options: Parameters.kwargs) -> Returned:
+            bound = inspect.signature(function).bind(*args, **options)
+            path = bound.arguments.get(argument)
+            if not path or not url_of(path):
+                return function(*args, **options)
+            with uploading(path, resumable=resumable) as local:
+                bound.arguments[argument] = local
+                returned = function(*bound.args, **bound.kwargs)
+            return path if returned == local else returned
+
+        return call
+
+    return decorate
 
 
 def _interrupt(*_: object) -> None:

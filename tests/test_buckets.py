@@ -185,6 +185,14 @@ def test_an_output_is_uploaded_when_it_is_whole(url):
         file.write_text("whole")
     assert buckets.read_bytes(f"{url}/one.txt") == b"whole"
     assert {*buckets.listing(url)} == {"one.txt"}
+
+    @buckets.uploads("file")
+    def write(file):
+        file.write_text(f"{file.read_text()} again")
+        return file
+
+    assert write(f"{url}/one.txt") == f"{url}/one.txt"
+    assert buckets.read_bytes(f"{url}/one.txt") == b"whole again"
     buckets.remove(url)
     buckets.remove(url)
     assert buckets.listing(url) == {}

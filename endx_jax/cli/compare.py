@@ -1,6 +1,6 @@
 """`endx compare`: tests whether one system is better than another, question by question."""
 
-import pathlib
+from etils import epath
 
 from endx_jax.cli.parser import main_of
 
@@ -13,7 +13,7 @@ def compare(
     pool: str = "",
     qrels: str = "",
     clusters: bool = False,
-    output: pathlib.Path | None = None,
+    output: epath.Path | None = None,
 ) -> None:
     """Prints a comparison of two runs, or of two systems of one run, on every metric that both have.
 
@@ -29,10 +29,9 @@ def compare(
     import dataclasses
     import json
 
-    from endx_jax.buckets import NOT_COPIED, local_copy
+    from endx_jax.buckets import NOT_COPIED, local_copy, write_bytes
     from endx_jax.errors import printable
     from endx_jax.experiment.comparison import changed_settings, compare_systems, read_pair
-    from endx_jax.files import write_text
     from endx_jax.inference.manifest import MODEL
     from endx_jax.settings import require
 
@@ -44,7 +43,8 @@ def compare(
     if changed:
         notes.append(f"The settings of the runs differ: {'; '.join(changed)}.")
     if output:
-        write_text(output, json.dumps({**compared.as_dict(), "settings": changed}, indent=1) + "\n")
+        written = json.dumps({**compared.as_dict(), "settings": changed}, indent=1) + "\n"
+        write_bytes(output, written.encode())
     print(printable(repr(dataclasses.replace(compared, notes=tuple(notes)))))
 
 

@@ -3,13 +3,12 @@
 Several processes or machines divide the work by --shard=1/N to N/N; --join makes one index of their files.
 """
 
-import pathlib
 import re
 from typing import Any, Literal
 
 from etils import epath
 
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import local_copy, url_of
 from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag
 from endx_jax.cli.parser import main_of
 from endx_jax.data.languages import LANGUAGES
@@ -24,7 +23,7 @@ def encode(
     model: str = "",
     join: list[str] | None = None,
     corpus: str = "",
-    output: pathlib.Path | None = None,
+    output: epath.Path | None = None,
     precision: Literal["float32", "float16", "int8", "binary"] = "float32",
     truncate_dim: int | None = None,
     shard: str = "1/1",
@@ -77,7 +76,7 @@ def encode(
     numbers = re.fullmatch(r"(\d{1,6})/(\d{1,6})", shard)
     if not numbers:
         raise EndxError(f"--shard={shard}: give the number of the shard and of all shards, such as 1/8")
-    if output:
+    if output and not url_of(output):
         check_writable(output.parent, "--output")
     keep_programs()
     encode_corpus(

@@ -1,6 +1,5 @@
 """Entry point: runs a verb, converts user errors to one line and exit status 2, and sets memory pages of a process."""
 
-import contextlib
 import contextvars
 import functools
 import glob
@@ -8,13 +7,12 @@ import importlib
 import io
 import itertools
 import os
-import pathlib
 import re
 import shlex
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import endx_jax
 from endx_jax.errors import INTERRUPTED, Disagreement, EndxError, RunInterrupted, first_line, nearest
@@ -68,11 +66,7 @@ def _run(argv: list[str]) -> None:
     # Shells expand `~` in `--workdir ~/runs/a`, not in `--workdir=~/runs/a`, which would make a folder named `~`.
     arguments = [re.sub(r"^(--[\w.-]+=)~(?=/)", lambda flag: f"{flag[1]}{expanded('~')}", one) for one in argv[1:]]
     _refuse_repeated(arguments)
-    verb = _verb(argv[0])
-    with contextlib.ExitStack() as stack:
-        keeps = argv[0] in KEEPS_JOURNAL
-        arguments = arguments if keeps else _with_local_outputs(arguments, stack, argv[0] in RESUMES)
-        contextvars.copy_context().run(verb.main, arguments)  # what flags set ends with the verb
+    contextvars.copy_context().run(_verb(argv[0]).main, arguments)  # what flags set ends with the verb
 
 
 # Advice after running out of memory.
@@ -137,27 +131,6 @@ def _refuse_repeated(arguments: Sequence[str]) -> None:
                 raise EndxError(f"{flag[1]} is given as {values[flag[1]]!r:.60} and as {value!r:.60}: give one of them")
 
 
-def _with_local_outputs(arguments: list[str], stack: contextlib.ExitStack, resumable: bool) -> list[str]:
-    """Replaces a bucket in `--output` by a local path, which is uploaded at the end of the stack."""
-    replaced = []
-    for before, argument in itertools.pairwise(["", *arguments]):
-        flag, value = ("--output=", argument[9:]) if argument.startswith("--output=") else ("", argument)
-        if (flag or before == "--output") and value.startswith(("gs:/", "s3:/")):
-            argument = f"{flag}{stack.enter_context(_uploading(value, resumable))}"
-        replaced.append(argument)
-    return replaced
-
-
-@contextlib.contextmanager
-def _uploading(output: str, resumable: bool) -> Iterator[pathlib.Path]:
-    from endx_jax.buckets import uploading
-    from endx_jax.parallel.console import naming
-
-    with uploading(output, resumable=resumable) as local, naming(local, output):
-        yield local
-    print(f"uploaded to {output}")
-
-
 def _leave(status: int, message: str, program: str) -> int:
     """Prints a message on standard error and returns the status; exits with it if this is one of several processes."""
     sys.stderr.write(f"{program}: {message}\n")  # in one piece, also if the stream has no buffer
@@ -178,9 +151,6 @@ SMALLER = {
     "plan": "plan for fewer devices, or on a machine with more memory",
     **dict.fromkeys(("search", "serve"), "end other programs, or encode the index with --precision=float16 or int8"),
 }
-
-# Verbs that refuse an output in a bucket: what they pay for has to be on a disk when they are killed.
-KEEPS_JOURNAL = ("generate",)
 
 # Verbs that resume after an interrupt, and the point from which.
 RESUMES = {

@@ -1,6 +1,5 @@
 """`endx export`: writes a model for sentence-transformers or as StableHLO programs."""
 
-import pathlib
 from typing import Literal
 
 from etils import epath
@@ -14,7 +13,7 @@ def write_export(
     workdir: epath.Path | None = None,
     model: str = "",
     format: Literal["sentence-transformers", "stablehlo"] = "sentence-transformers",
-    output: pathlib.Path,
+    output: epath.Path,
     verify: bool = False,
     tolerance: float = 1e-5,
     truncate_dim: int | None = None,

@@ -1,11 +1,11 @@
 """`endx merge`: averages the parameters of models of one architecture."""
 
-import pathlib
+from etils import epath
 
 from endx_jax.cli.parser import main_of
 
 
-def merge(models: list[str], output: pathlib.Path, weights: list[float] | None = None) -> None:
+def merge(models: list[str], output: epath.Path, weights: list[float] | None = None) -> None:
     """Writes a model folder with the mean parameters.
 
     Args:

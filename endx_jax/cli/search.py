@@ -6,19 +6,20 @@ import dataclasses
 import io
 import itertools
 import operator
-import pathlib
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from etils import epath
 
 from endx_jax import json_files
+from endx_jax.buckets import renamed, uploads
 from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, check_reading
 from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, counted, printable
-from endx_jax.files import replacing
+from endx_jax.files import locked, replacing
 from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.settings import require
 
@@ -33,6 +34,7 @@ Ask = Callable[[list[str]], "list[list[FoundDocument]]"]
 TOGETHER = 1024
 
 
+@uploads()
 def search(
     question: Sequence[str] = (),
     *,
@@ -40,7 +42,7 @@ def search(
     index: epath.Path | None = None,
     model: str = "",
     questions: str = "",
-    output: pathlib.Path | None = None,
+    output: epath.Path | None = None,
     format: Literal["", "text", "trec", "jsonl"] = "",
     top: int = 10,
     mode: Literal["", "dense", "bm25", "hybrid"] = "",
@@ -73,7 +75,7 @@ def search(
         MultiVectorEncoder, that re-ranks the best answers
       rerank_top: number of answers that --rerank re-ranks, at least --top
       add: corpus to add, as for encode; documents with a known id are replaced;
-        without ids, a new text gets a free one, and one that the index has stays there
+        without ids, a new text gets a random one, and one that the index has stays there
       delete: id of a document to delete; repeatable
       **reading: split and columns of the corpus to add, as for `read_corpus`
     """
@@ -118,7 +120,9 @@ def search(
         pairs = load_pair_scorer(rerank)
     # The model is loaded on first use, as BM25 does not need it.
     opened = open_index(index or run_index(workdir or ""), model or workdir, engine=engine, weight=weight)
-    _change(opened, add, delete or [], reading)
+    if add or delete:  # what one process reads of known questions, and adds to, another one does not change meanwhile
+        with locked(opened.path.with_name(f"{opened.path.name}.lock"), waits=True):
+            _change(opened, add, delete or [], reading)
     chosen = mode or (opened.default_mode if weight is None else "hybrid")
 
     def ask(texts: list[str]) -> "list[list[FoundDocument]]":
@@ -163,21 +167,18 @@ def _change(index: "Index", add: str, delete: Sequence[str], reading: Mapping[st
 
 
 def _with_ids(index: "Index", documents: Iterable["Document"], deleted: Sequence[str]) -> Iterator["Document"]:
-    """Yields the documents; one whose id was counted gets a free one, unless the index has a document of this text.
+    """Yields the documents; one whose id was counted gets a random one, unless the index has a document of this text.
 
     That document stays as it is, but for further known questions; without any it is left out.
     """
     ids: dict[int, str] = {}  # by the hashes of the texts, which need less memory
-    numbers = itertools.count(len(index))
     for document in documents:
         if document.numbered:
             ids = ids or {hash(old.text): old.id for _, old in index.snapshot if old.id not in deleted}
             known = ids.get(hash(document.text))
             old = None if known is None else index.get(known)
             if old is None or old.text != document.text:
-                letters = document.id.rstrip("0123456789")
-                names = (f"{letters}{number}" for number in numbers)
-                document = dataclasses.replace(document, id=next(name for name in names if name not in index))
+                document = dataclasses.replace(document, id=uuid.uuid4().hex)
             else:
                 questions = tuple(dict.fromkeys([*old.questions, *document.questions]))
                 if questions == old.questions:
@@ -237,8 +238,6 @@ def _converse(index: "Index", ask: Ask, mode: str) -> None:
 
 def _note(line: str) -> None:
     """Prints a message that is not a result."""
-    from endx_jax.parallel.console import renamed
-
     print(printable(renamed(line)), file=sys.stderr, flush=True)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
+from endx_jax.buckets import uploads
 from endx_jax.settings import require
 
 # What computes is imported when mining begins, so that `endx mine --help` answers at once.
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 FolderOrName = str | os.PathLike
 
 
+@uploads()
 def mine(
     data: FolderOrName,
     output: FolderOrName,

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from endx_jax import json_files
 from endx_jax.buckets import (
     NOT_COPIED,
+    NOT_OF_MODEL,
     Mirror,
     bucket_errors,
     filesystem,
     local_copy,
+    naming,
     read_bytes,
     remove,
     try_writing,
@@ -29,7 +31,7 @@ from endx_jax.files import check_replaceable, expanded, holder_of, locked, repea
 from endx_jax.inference.manifest import MANIFEST as MODEL_MANIFEST
 from endx_jax.inference.manifest import MODEL, check_embeds
 from endx_jax.parallel.agreement import on_primary
-from endx_jax.parallel.console import naming, say
+from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import exit_now, is_primary
 from endx_jax.parallel.environment import environment
 
@@ -142,15 +144,15 @@ def read_data(workdir: Folder) -> dict:
     return contents
 
 
-def run_index(workdir: str | os.PathLike) -> pathlib.Path:
-    """Returns the index that the last evaluation of a run wrote, or a local copy of it.
+def run_index(workdir: str | os.PathLike) -> str | os.PathLike:
+    """Returns the path of the index that the last evaluation of a run wrote, which may be in a bucket.
 
     Raises:
       EndxError: the model of the run has no embeddings.
     """
-    workdir = local_copy(workdir, skip=NOT_COPIED)
-    check_embeds(workdir)
-    return workdir / INDEX
+    local, url = local_copy(workdir, skip=NOT_OF_MODEL), url_of(workdir)
+    check_embeds(local)
+    return f"{url}/{INDEX}" if url else local / INDEX
 
 
 def run_language(workdir: os.PathLike | None) -> str:

@@ -1,17 +1,19 @@
 """Export of a model: writes it to a temporary folder, optionally verifies it, and moves it into place."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable, Mapping
 
 import endx_jax
+from endx_jax.buckets import uploads
 from endx_jax.errors import EndxError
 from endx_jax.experiment.model_card import Subject, card_text
 from endx_jax.experiment.workdir import check_output
 from endx_jax.export import sentence_transformers, stablehlo
 from endx_jax.export.towers import one_tower, plain, write_json
 from endx_jax.export.verify import REPORT, Report, check_runtime, verify
-from endx_jax.files import replace_folder, staging_folder, write_text
+from endx_jax.files import expanded, replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel
 from endx_jax.settings import check_range, require
 
@@ -21,10 +23,11 @@ FORMATS: Mapping[str, Callable[[pathlib.Path, EmbeddingModel], None]] = {
 }
 
 
+@uploads()
 def export(
     model: EmbeddingModel,
     kind: str,
-    output: pathlib.Path,
+    output: str | os.PathLike,
     tolerance: float | None = None,
     *,
     truncate_dim: int | None = None,
@@ -34,7 +37,7 @@ def export(
     Args:
       model: model returned by `endx_jax.load`.
       kind: export format, a name in `FORMATS`.
-      output: output folder; an older export in it is replaced.
+      output: output folder, which may be in a bucket; an older export in it is replaced.
       tolerance: maximum absolute difference of any number in an embedding of the export; None skips verification,
         which compares whole embeddings.
       truncate_dim: number of leading dimensions that the export keeps by default; None for all.
@@ -46,6 +49,7 @@ def export(
       EndxError: the format does not support the model, the folder contains other files, or verification fails. An
         export that fails is kept in `OUTPUT.failed`.
     """
+    output = expanded(output)
     check_output(output, REPORT, "export")
     check_output(_failed(output), REPORT, "export")
     if tolerance is not None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tqdm
 
-from endx_jax.buckets import local_copy
+from endx_jax.buckets import local_copy, uploads
 from endx_jax.data.batches.ragged import RaggedVectors, concatenate, take
 from endx_jax.data.formats import read_corpus
 from endx_jax.data.languages import detect
@@ -63,6 +63,7 @@ class Encoding:
         check_range("batch_size", self.batch_size, 1, 2**31 - 1)
 
 
+@uploads(resumable=True)
 def encode_corpus(
     path_or_name: str | os.PathLike,
     corpus: str | os.PathLike,
@@ -73,13 +74,13 @@ def encode_corpus(
     shard: tuple[int, int] = (1, 1),
     reuse: str | os.PathLike | None = None,
     **reading: Any,
-) -> pathlib.Path:
+) -> str | os.PathLike:
     """Encodes a corpus into an index, or finishes the one that an interrupted call left.
 
     Args:
       path_or_name: model, as for `endx_jax.load`.
       corpus: path of the corpus.
-      output: file of the index; None for one in the cache.
+      output: file of the index, which may be in a bucket; None for one in the cache.
       encoding: precision and width of the embeddings, and size of batches.
       language: language of the texts, for BM25; empty to detect it.
       shard: number of the part of the corpus to encode, from 1, and number of parts.
@@ -87,7 +88,7 @@ def encode_corpus(
       **reading: arguments of `read_corpus`.
 
     Returns:
-      The file of the index.
+      The path of the index.
 
     Raises:
       EndxError: an argument is invalid, the model or the corpus can't be read, or the file holds another index.

@@ -9,12 +9,10 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
-
-from endx_jax.buckets import CACHE, local_copy
+from endx_jax.buckets import CACHE, local_copy, uploads
 from endx_jax.data.batches.ragged import take
 from endx_jax.data.languages import detect
-from endx_jax.data.sets.documents import Document, FoundDocument, whole_document
+from endx_jax.data.sets.documents import Document, FoundDocument, check_id, whole_document
 from endx_jax.errors import EndxError, InUse, ReadOnly, counted
 from endx_jax.files import cache_folder, expanded
 from endx_jax.index.approximate import ENGINES, EXACT
@@ -33,10 +31,10 @@ from endx_jax.index.snapshot import Snapshot
 from endx_jax.index.store import Embeddings, Store, delete_documents, insert
 from endx_jax.index.text_search import BM25, DENSE, HYBRID, MODES, TextRanker
 from endx_jax.inference.maxsim import listed_vectors, pooled
-from endx_jax.json_files import as_text, shown
+from endx_jax.json_files import as_text, as_whole, shown
 from endx_jax.numerics import Quantized
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
-from endx_jax.settings import check_choice, require
+from endx_jax.settings import check_choice
 
 ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by settings and content
 READ_ONLY = {
@@ -45,6 +43,7 @@ READ_ONLY = {
 }
 
 
+@uploads("path")
 def write_index(
     path: str | os.PathLike,
     embeddings: Embeddings,
@@ -53,14 +52,14 @@ def write_index(
     metric: str,
     model: Mapping[str, Any],
     corpus: Mapping[str, Any] | None = None,
-    known: np.ndarray | None = None,
+    known: Embeddings | None = None,
     language: str = "",
     binary: bool = False,
 ) -> None:
     """Writes an index in one transaction, which replaces the contents of an older index.
 
     Args:
-      path: file of the index; missing folders are created.
+      path: file of the index, which may be in a bucket; missing folders are created.
       embeddings: float32 or float16 [N, E], or int8 with its scales; or token vectors. With the metric `cosine` they
         are scaled to unit norm.
       documents: N texts: documents with unique ids, or passages of such documents in order.
@@ -234,7 +233,7 @@ class Index:
         """
         mode, texts = mode or self.default_mode, [questions] if isinstance(questions, str) else list(questions)
         check_choice("mode", mode, MODES)
-        require(k >= 1, f"k must be at least 1, and is {k}")
+        k = as_whole(k, "k", least=1)
         for number, text in enumerate(texts):
             as_text(text, f"questions[{number}]", may_be_empty=True)
         if embeddings is None and mode != BM25 and texts:
@@ -267,7 +266,7 @@ class Index:
         embeddings: Embeddings | None = None,
         *,
         replace: bool = False,
-        known: np.ndarray | None = None,
+        known: Embeddings | None = None,
     ) -> int:
         """Adds documents in one transaction; returns the number of those that were replaced.
 
@@ -280,10 +279,12 @@ class Index:
 
         Raises:
           InUse: another process's change lasts too long, or the index was replaced since it was opened.
-          EndxError: an id exists already, or occurs twice among the new documents; the embeddings have another width
-            or number, or are not finite; or there is no model.
+          EndxError: an id exists already, occurs twice among the new documents, or is none (see `check_id`); the
+            embeddings have another width or number, or are not finite; or there is no model.
         """
         documents = _checked(documents)
+        for number, document in enumerate(documents):
+            check_id(document.id, f"the id of documents[{number}]")
         if not documents:
             return 0
         if embeddings is None:

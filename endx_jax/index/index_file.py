@@ -188,9 +188,9 @@ def _quickly(database: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def changing(path: pathlib.Path, *, may_create: bool = False) -> Iterator[sqlite3.Connection]:
-    """Context of a write transaction, which is undone if the block raises an error; errors as in `sqlite_errors`.
+    """Context of a write transaction, which is undone if the block raises an error or leaves a wrong description.
 
-    With `may_create` a missing file is created, with its folder.
+    With `may_create` a missing file is created, with its folder. Errors are those of `sqlite_errors` and `info_of`.
     """
     new = may_create and not os.path.lexists(path)
     try:
@@ -203,6 +203,7 @@ def changing(path: pathlib.Path, *, may_create: bool = False) -> Iterator[sqlite
         with sqlite_errors(path), contextlib.closing(connect(path, "rwc" if may_create else "rw")) as database:
             database.execute("BEGIN IMMEDIATE")
             yield database
+            info_of(database, path)
             database.execute("COMMIT")
             with contextlib.suppress(sqlite3.OperationalError):  # deleted texts leave the write-ahead log as well
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,11 +1,14 @@
 """Indexes of parts of a corpus, which several processes or machines encode: comparison and joining."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Sequence
 
 from endx_jax import json_files
+from endx_jax.buckets import uploads
 from endx_jax.errors import EndxError, counted
+from endx_jax.files import expanded
 from endx_jax.index.index_file import IndexInfo, changing, create, is_new
 from endx_jax.index.store import Store, copy_into, count_passages
 
@@ -42,14 +45,15 @@ def index_differences(stored: IndexInfo, info: IndexInfo, *, corpus: bool = True
     return described
 
 
-def join_shards(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> int:
+@uploads()
+def join_shards(output: str | os.PathLike, parts: Sequence[pathlib.Path]) -> int:
     """Joins the indexes of all shards of a corpus into one; returns its number of passages.
 
     Raises:
       EndxError: a shard is missing, occurs twice, is not finished, was changed, or belongs to another encoding; or the
         output exists.
     """
-    stores = [Store(part) for part in parts]
+    path, stores = expanded(output), [Store(part) for part in parts]
     first = stores[0]
     by_number: dict[int, Store] = {}
     for store in stores:

@@ -12,7 +12,7 @@ from endx_jax.errors import EndxError
 from endx_jax.index.cache import VECTORS, Cache, adopt, is_behind, make_cache, open_cache
 from endx_jax.index.filters import condition
 from endx_jax.index.index_file import PASSAGES, QUESTIONS, REMEDY
-from endx_jax.index.store import LISTED, STEP, Store, StoredEmbeddings
+from endx_jax.index.store import LISTED, ROW_OF, STEP, Store, StoredEmbeddings
 from endx_jax.numerics import Quantized, dequantize
 from endx_jax.ranking.binary import BinaryCorpus
 from endx_jax.ranking.search import BLOCK, Corpus, fits
@@ -162,9 +162,8 @@ class Snapshot:
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Returns the first rows of the documents with these ids; ids without a document are omitted."""
-        wanted = set(ids)
-        found = self.store.rows(f"SELECT id, row FROM documents WHERE id IN {LISTED}", json.dumps(ids))
-        places = {name: int(np.searchsorted(self.of, row)) for name, row in found if name in wanted}
+        found = [(name, row) for name in ids for (row,) in self.store.rows(ROW_OF, name)]
+        places = {name: int(np.searchsorted(self.of, row)) for name, row in found}
         return {name: place for name, place in places.items() if place < len(self.of)}
 
     def ids_of(self, rows: Sequence[int]) -> dict[int, str]:

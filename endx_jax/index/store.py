@@ -27,18 +27,20 @@ from endx_jax.index.index_file import (
     sqlite_errors,
 )
 from endx_jax.inference.maxsim import listed_vectors, pooled
-from endx_jax.numerics import Quantized, quantize, signs
+from endx_jax.numerics import Quantized, dequantize, quantize, signs
 
 Embeddings = np.ndarray | Quantized | RaggedVectors | list[np.ndarray]
 
 # Rows that are read at a time.
 STEP = 4096
 
-LISTED = "(SELECT value FROM json_each(?))"  # values of a JSON list; SQLite may cut texts at a NUL
+LISTED = "(SELECT value FROM json_each(?))"  # numbers of a JSON list; SQLite may cut texts at a NUL
+ROW_OF = "SELECT row FROM documents WHERE id = ?"
 INSERT = "INSERT INTO documents (id, metadata) VALUES (?, ?)"
 INSERT_PASSAGE = "INSERT INTO passages (document, number, embedding, scale, text) VALUES (?, ?, ?, ?, ?)"
 INSERT_QUESTION = "INSERT INTO questions (document, embedding, scale, text) VALUES (?, ?, ?, ?)"
 INSERT_TOKENS = "INSERT INTO tokens VALUES (?, ?, ?)"
+HAS_TOKENS = "SELECT passage IS NOT NULL FROM passages LEFT JOIN tokens ON passage = passages.row LIMIT 1"
 
 
 class StoredEmbeddings(NamedTuple):
@@ -127,10 +129,9 @@ class Store:
     def document(self, identifier: str) -> list[Document]:
         """Returns the passages of the document with this id at one moment, also while it is replaced; [] for none."""
         json_files.as_text(identifier, "the id", may_be_empty=True)
-        query = f"SELECT passages.row FROM passages JOIN documents ON documents.row = document WHERE id IN {LISTED}"
         with self.reading():
-            found = self.documents([row for (row,) in self.rows(query, json.dumps([identifier]))])
-        return [passage for passage in found.values() if passage.id == identifier]
+            rows = [row for (row,) in self.rows(f"SELECT row FROM passages WHERE document = ({ROW_OF})", identifier)]
+            return [*self.documents(rows).values()]
 
     def _document(
         self, questions: Sequence[object], identifier: object, text: object, metadata: object, number: object
@@ -205,14 +206,19 @@ def insert(
       known: [K, E], or token vectors, of the K known questions of the documents; None if there are none.
 
     Raises:
-      EndxError: embeddings have another width or number, or one is not finite; an id exists already; or a text can't be
-        encoded as UTF-8.
+      EndxError: embeddings have another width or number, or one is not finite; some texts have token vectors and others
+        none; an id exists already; or a text can't be encoded as UTF-8.
     """
     asked = [document for document in documents for _ in document.questions]
     blobs = _blobs(documents, _rounded(embeddings, len(documents), info, "documents"))
     blobs_of_known = _blobs(asked, _rounded(known, len(asked), info, "known questions"))
     tokens = listed_vectors(embeddings)
-    vectors = tokens if isinstance(tokens, RaggedVectors) else [None] * len(documents)
+    by_token = isinstance(tokens, RaggedVectors)
+    if database.execute(HAS_TOKENS).fetchone() == (not by_token,):
+        kinds = "one vector", "token vectors"
+        of = f"{kinds[by_token]} for each document and an index with {kinds[not by_token]}"
+        raise EndxError(f"embeddings have {of}: encode them with {info.model.get('name')}")
+    vectors = tokens if by_token else [None] * len(documents)
     row, last = _last_document(database)
     for document, (blob, scale), text_vectors in zip(documents, blobs, vectors, strict=True):
         try:
@@ -259,7 +265,7 @@ def _rounded(embeddings: Embeddings | None, count: int, info: IndexInfo, what: s
         raise EndxError(f"embeddings have shape {shape} for {of}: encode them with {info.model.get('name')}")
     if info.dtype == np.int8 and not isinstance(vectors, Quantized):
         return quantize(np.asarray(vectors, np.float32), np)
-    return vectors if isinstance(vectors, Quantized) else np.asarray(vectors, info.dtype)
+    return vectors if info.dtype == np.int8 else np.asarray(dequantize(vectors), info.dtype)
 
 
 def _blobs(documents: Sequence[Document], embeddings: np.ndarray | Quantized) -> Iterator[tuple[bytes, float | None]]:
@@ -289,8 +295,7 @@ def copy_into(database: sqlite3.Connection, store: Store) -> None:
 
 def delete_documents(database: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
     """Deletes documents by id; returns the row of each one that was there."""
-    found, wanted = database.execute(f"SELECT id, row FROM documents WHERE id IN {LISTED}", [json.dumps(ids)]), set(ids)
-    rows = {name: row for name, row in found if name in wanted}
+    rows = {name: row for name in ids for (row,) in database.execute(ROW_OF, [name])}
     database.executemany("INSERT INTO deleted (id, row) VALUES (?, ?)", rows.items())
     database.executemany("DELETE FROM documents WHERE row = ?", ((row,) for row in rows.values()))
     return rows

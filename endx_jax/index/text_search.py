@@ -13,6 +13,7 @@ from endx_jax.inference.maxsim import maxsim_of, pooled
 from endx_jax.ranking.hybrid import FUSED, Hybrid, Ranking, reciprocal_ranks
 from endx_jax.ranking.rerank import finite_scores
 from endx_jax.ranking.search import TOGETHER, Neighbours, best_of_groups
+from endx_jax.settings import require
 
 DENSE, BM25, HYBRID = MODES = ("dense", "bm25", "hybrid")
 
@@ -41,7 +42,9 @@ class TextRanker:
         Arguments are those of `Index.search`, with the rows to search, bool [rows], in place of the filter.
         """
         tokens = embeddings if isinstance(embeddings, RaggedVectors) else None
-        dense = pooled(embeddings, cosine=snapshot.info.metric == COSINE)
+        dense, width = pooled(embeddings, cosine=snapshot.info.metric == COSINE), snapshot.info.width
+        fits = dense is None or dense.shape[1:] == (width,)
+        require(fits, f"embeddings have shape {np.shape(dense)}: the index takes [{len(questions)}, {width}]")
 
         def rank(depth: int) -> Sequence[Ranking]:
             if mode == BM25:

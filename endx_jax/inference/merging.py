@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from endx_jax.buckets import NOT_OF_MODEL, local_copy
+from endx_jax.buckets import NOT_OF_MODEL, local_copy, uploads
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded, replace_folder, staging_folder
 from endx_jax.inference import EmbeddingModel, load
@@ -28,6 +28,7 @@ from endx_jax.settings import require
 OF_WEIGHTS = WEIGHTS, MANIFEST, "README.md", "adapter", "*_adapter"
 
 
+@uploads()
 def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Sequence[float] = ()) -> None:
     """Writes the weighted mean of models as a model folder, which `endx_jax.load` reads.
 
@@ -36,7 +37,7 @@ def merge_models(sources: Sequence[str], output: str | os.PathLike, weights: Seq
 
     Args:
       sources: two or more models that `endx_jax.load` takes; the first is the workdir or the model folder of a run.
-      output: folder to write; an existing one is replaced if it is a model folder.
+      output: folder to write, which may be in a bucket; an existing one is replaced if it is a model folder.
       weights: weight of each model, 0 or more; they are divided by their sum. Empty for equal weights.
 
     Raises:

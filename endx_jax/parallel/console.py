@@ -7,13 +7,13 @@ WARNING silences the latter and the progress bars.
 import contextlib
 import logging
 import logging.handlers
-import pathlib
 import sys
 from collections.abc import Iterator
 
 import tqdm
 
-from endx_jax.errors import EndxError, printable
+from endx_jax.buckets import renamed
+from endx_jax.errors import printable
 from endx_jax.files import repeating
 from endx_jax.parallel.distributed import is_primary
 
@@ -21,7 +21,6 @@ LOG = logging.getLogger("endx_jax")
 LOG.setLevel(LOG.level or logging.INFO)
 INTERVAL = 1.0  # seconds between updates of a progress bar while no item is finished, such as during compilation
 _silencers: list[None] = []  # one for each context of `silenced` that is open, in any thread
-_names: dict[str, str] = {}  # of the local paths in each open context of `naming`
 
 
 def _shows_messages() -> bool:
@@ -46,26 +45,6 @@ def say(line: str) -> None:
     with tqdm.tqdm.external_write_mode():
         sys.stdout.write(f"{text}\n")  # in one piece, also if the stream has no buffer
         sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def naming(local: pathlib.Path, name: str) -> Iterator[None]:
-    """Context in which messages and errors name what is written to a local path and then uploaded by its URL."""
-    _names[str(local)] = name
-    try:
-        yield
-    except EndxError as failure:
-        failure.rename(renamed)
-        raise
-    finally:
-        del _names[str(local)]
-
-
-def renamed(line: str) -> str:
-    """Returns a message with URLs in place of the local paths of `naming`."""
-    for local, name in _names.items():
-        line = line.replace(local, name)
-    return line
 
 
 @contextlib.contextmanager

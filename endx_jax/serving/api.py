@@ -101,11 +101,12 @@ class Server:
     batcher: Batcher
     limits: Limits
 
-    def note(self, side: str, encoded: Encoded) -> dict[str, str]:
-        """Returns the field `note` if texts were cut."""
-        cut = int(encoded.truncated.sum())
-        processor = self.service.model.encoder.processors[side]
-        return {"note": processor.describe_cut(cut, len(encoded.tokens), side)} if cut else {}
+    def note(self, **encoded: Encoded) -> dict[str, str]:
+        """Returns the field `note` if texts were cut; the arguments are named by their sides."""
+        processors = self.service.model.encoder.processors
+        counts = {side: (int(of.truncated.sum()), len(of.tokens)) for side, of in encoded.items()}
+        lines = [processors[side].describe_cut(*count, side) for side, count in counts.items() if count[0]]
+        return {"note": "; ".join(lines)} if lines else {}
 
     async def encode(self, request: Request, side: str, texts: Sequence[str]) -> Encoded:
         """Encodes any number of texts of a side."""
@@ -135,7 +136,7 @@ async def embed(request: Request, body: EmbeddingsRequest) -> Response:
     if body.encoding_format == "base64":
         rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
     data = [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)]
-    read = {"model": body.model or model.name, "usage": usage(encoded), **server.note(side, encoded)}
+    read = {"model": body.model or model.name, "usage": usage(encoded), **server.note(**{side: encoded})}
     return _json({"object": "list", "data": data, **read})
 
 
@@ -168,6 +169,7 @@ async def retrieve_model(request: Request, name: str) -> Response:
 async def rerank(request: Request, body: RerankRequest) -> Response:
     """Ranks documents by a cross-encoder, or by the embeddings if the server has none."""
     server = server_of(request)
+    model = server.service.model
     check_texts("query", [body.query], server.limits)
     check_texts("documents", body.documents, server.limits)
     read: dict[str, Any]
@@ -175,8 +177,9 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
         if server.service.pairs is None:
             asked = await server.encode(request, "question", [body.query])
             answers = await server.encode(request, "answer", body.documents)
-            scores = answers.embeddings @ asked.embeddings[0]
-            read = {"usage": usage(asked, answers), **server.note("answer", answers)}
+            sides = [truncate_width(one.embeddings, model.width, model.cosine) for one in (asked, answers)]
+            scores = sides[1] @ sides[0][0]
+            read = {"usage": usage(asked, answers), **server.note(question=asked, answer=answers)}
         else:
             job, tokens, cut = await run_in_threadpool(server.service.read_pairs, body.query, body.documents)
             pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
@@ -189,7 +192,7 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
     results: list[dict[str, Any]] = [{"index": n, "relevance_score": scores[n]} for n in best]
     for result in results if body.return_documents else ():
         result["document"] = {"text": body.documents[result["index"]]}
-    return _json({"model": body.model or server.service.model.name, "results": results, **read})
+    return _json({"model": body.model or model.name, "results": results, **read})
 
 
 @router.post("/search")
@@ -211,11 +214,11 @@ async def find(request: Request, body: SearchRequest) -> Response:
     mode = body.mode or index.default_mode
     job, reason = SearchJob(body.query, k, mode, body.where), ""
     with server.batcher.request():
-        results = await while_connected(request.receive, server.batcher.submit(job, cost([body.query])))
+        results, encoded = await while_connected(request.receive, server.batcher.submit(job, cost([body.query])))
         if body.where and not results:
             reason = await run_in_threadpool(lambda: why_nothing(index.snapshot.where, body.where or {}))
     took = round(1e3 * (time.perf_counter() - start), 3)
-    note = {"note": reason} if reason else {}
+    note = {"note": reason} if reason else server.note(question=encoded) if results and encoded else {}
     return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(index), **note})
 
 
@@ -242,7 +245,7 @@ async def add(request: Request, body: DocumentsRequest) -> Response:
         # The change is made even if the client disconnects from here on.
         await asyncio.shield(run_in_threadpool(server.service.add, documents, encoded.embeddings, known))
     ids = [document.id for document in documents if document.passage < 2]
-    return _json({"ids": ids, **server.note("answer", encoded)}, status=201)
+    return _json({"ids": ids, **server.note(answer=encoded)}, status=201)
 
 
 @router.get("/documents/{id:path}")

@@ -6,7 +6,7 @@ import gc
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class EncodeJob:
 
 @dataclasses.dataclass(frozen=True)
 class SearchJob:
-    """Job that answers a question; its result is a list of `search_result`s.
+    """Job that answers a question; its result is a `Found`.
 
     Attributes:
       question: a text.
@@ -85,7 +85,14 @@ def search_result(answer: FoundDocument, longest: int) -> dict[str, Any]:
     }
 
 
-Result = Encoded | np.ndarray | list[dict[str, Any]] | None
+class Found(NamedTuple):
+    """Results of a question, each a `search_result`, and the question's encoding; None in mode `bm25`."""
+
+    results: list[dict[str, Any]]
+    encoded: Encoded | None
+
+
+Result = Encoded | np.ndarray | Found | None
 # Any other job is a function that the compute thread calls.
 Job = EncodeJob | SearchJob | Callable[[], Result]
 
@@ -130,7 +137,8 @@ class Service:
         """Stores the parts; `max_text` is the largest number of characters of text, and of metadata, in a hit."""
         by_tokens = SimilaritiesOfTexts(model.ranked, True) if model.by_token else None
         self.model, self.index, self.pairs, self._max_text = model, index, pairs or by_tokens, max_text
-        output = EmbeddingFormat(model.truncate_dim, normalize=model.cosine)
+        # Of the whole width, as an index may be wider than the embeddings that the model returns by default.
+        output = EmbeddingFormat(normalize=model.cosine)
         self._encode = LowLatencyEncoder(model.encoder, model.params, output)
 
     @property
@@ -192,7 +200,7 @@ class Service:
             of = [encoded[n].embeddings for n in places if n in encoded]  # none in mode bm25
             embeddings = self._truncated(concatenate(of)) if of else None
             for n, answers in zip(places, self._answers(questions, embeddings), strict=True):
-                results[n] = answers
+                results[n] = answers if isinstance(answers, EndxError) else Found(answers, encoded.get(n))
         return results
 
     def add(self, documents: Sequence[Document], embeddings: np.ndarray | RaggedVectors, known=None) -> None:

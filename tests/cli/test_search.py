@@ -19,6 +19,7 @@ from endx_jax.cli.entry import run_verb
 from endx_jax.cli.questions import read_questions
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.experiment.saved_model import load_pair_scorer
+from endx_jax.files import locked
 from endx_jax.index.corpus_encoding import encode_corpus
 from endx_jax.index.index import Index, write_index
 
@@ -163,22 +164,38 @@ def test_documents_are_added_replaced_and_deleted(workdir, texts, tmp_path, sear
 @pytest.mark.parametrize(
     ("name", "before", "more", "ids"),
     [
-        ("x.csv", "question,answer\nq0,a\nq1,b\n", "question,answer\nq2,b\nq3,c\n", ["d0", "d1", "d2"]),
-        ("x.jsonl", '{"text": "a"}\n{"text": "b"}\n', 2 * '{"text": "b", "n": 3}\n' + '{"text": "c"}', ["1", "2", "3"]),
-        ("x.txt", "a\nb\n", "c\na\n", ["1", "2", "3"]),
+        ("x.csv", "question,answer\nq0,a\nq1,b\n", "question,answer\nq2,b\nq3,c\n", ["d0", "d1"]),
+        ("x.jsonl", '{"text": "a"}\n{"text": "b"}\n', 2 * '{"text": "b", "n": 3}\n' + '{"text": "c"}', ["1", "2"]),
+        ("x.txt", "a\nb\n", "c\na\n", ["1", "2"]),
     ],
 )
 def test_ids_that_were_counted_replace_no_other_text(tiny_bert, tmp_path, search, name, before, more, ids):
     index = encode_corpus(tiny_bert, written(tmp_path / name, before), tmp_path / "index.sqlite")
+
+    def by_text():
+        return {document.text: document for _, document in Index(index).snapshot}
+
     added = written(tmp_path / name, more)
     assert f"added {2 if name == 'x.csv' else 1} document" in search(f"--index={index}", f"--add={added}").err
     assert "added 0 documents" in search(f"--index={index}", f"--add={added}").err
-    found = {document.id: document for _, document in Index(index).snapshot}
-    assert [found[name].text for name in ids] == ["a", "b", "c"]
-    assert len(found) == 3
-    assert found[ids[1]].questions == (("q1", "q2") if "q1" in before else ())
-    search(f"--index={index}", f"--add={added}", f"--delete={ids[2]}")  # its text comes again, under a free id
-    assert sorted(document.text for _, document in Index(index).snapshot) == ["a", "b", "c"]
+    found = by_text()
+    assert len(Index(index)) == 3
+    assert [found[text].id for text in "ab"] == ids
+    assert found["b"].questions == (("q1", "q2") if "q1" in before else ())
+    search(f"--index={index}", f"--delete={found['c'].id}")
+    search(f"--index={index}", f"--add={added}", f"--delete={ids[0]}")  # whose text comes again in x.txt
+    again = by_text()
+    assert again.keys() == ({*"abc"} if name == "x.txt" else {*"bc"})
+    assert again["c"].id != found["c"].id
+
+
+def test_no_two_processes_change_an_index_at_once(workdir, tmp_path, monkeypatch, search):
+    def change(*_):
+        with locked(workdir / "index.sqlite.lock"):
+            pass
+
+    monkeypatch.setattr("endx_jax.cli.search._change", change)
+    assert "in use" in search(f"--workdir={workdir}", "--delete=any", status=2).err
 
 
 def test_documents_that_are_added_keep_all_their_passages(trained_workdir, tmp_path, monkeypatch, search):

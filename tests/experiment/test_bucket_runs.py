@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from fake_buckets import BUCKET, clients_of, gcs_server
-from helpers import one_line_error
+from helpers import one_line_error, raising
 from loopback import LoopbackServer, always
 from refusals import check_refusal
 from several_processes import finish, start_all, systems_and_losses
@@ -18,12 +18,17 @@ from small_beir import write_beir
 
 import endx_jax
 from endx_jax import buckets
+from endx_jax.errors import RunInterrupted
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.run import run
 from endx_jax.experiment.saved_model import best_params, read_model
 from endx_jax.experiment.workdir import LOCK, run_index
+from endx_jax.export.run import export
 from endx_jax.files import expanded
-from endx_jax.index.index import Index
+from endx_jax.index.corpus_encoding import encode_corpus
+from endx_jax.index.index import Index, write_index
+from endx_jax.index.shards import join_shards
+from endx_jax.inference.merging import merge_models
 from endx_jax.parallel.console import say
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.training.checkpoints import Checkpoints, find_damage
@@ -148,6 +153,28 @@ def test_the_settings_of_a_run_are_read_without_its_other_files(trained_workdir,
     check_refusal(lambda: workdirs.read_config("gs://bucket/r"), "gs://bucket/r", "holds no run")
 
 
+def test_the_index_of_a_run_is_not_a_copy_so_that_a_server_follows_it(trained_workdir, monkeypatch):
+    monkeypatch.setattr(workdirs, "local_copy", lambda *_, **__: trained_workdir)
+    assert run_index("gs://bucket/q/") == "gs://bucket/q/index.sqlite"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda to: encode_corpus("model", "corpus.csv", to),
+        lambda to: join_shards(to, ["shard"]),
+        lambda to: merge_models(["model"], to),
+        lambda to: endx_jax.mine("pairs.csv", to, bm25=True),
+        lambda to: export("model", "stablehlo", to),
+        lambda to: write_index(to, [], [], metric="cosine", model={}),
+    ],
+)
+def test_what_writes_an_output_tries_the_bucket_first(write, monkeypatch):
+    monkeypatch.setattr(buckets, "try_writing", raising(RunInterrupted("tried")))
+    with pytest.raises(RunInterrupted, match="tried"):
+        write("gs://bucket/out")
+
+
 @pytest.fixture
 def inputs(url, tiny_bert, pairs_csv) -> str:
     """URL of a folder with the data and the pretrained model."""
@@ -202,6 +229,8 @@ def test_verbs_read_from_a_bucket_and_write_into_it(inputs, url, endx, trained_w
     assert len({endx("search", f"--index={file}", *asked).out for file in files}) == 1
     found = {endx("search", f"--workdir={place}", *asked).out for place in (f"{url}/q", trained_workdir)}
     assert len(found) == 1
+    assert f": {url}/found.txt\n" in endx("search", f"--workdir={url}/q", *asked, "--output", f"{url}/found.txt").err
+    assert buckets.read_bytes(f"{url}/found.txt").decode() in found
     endx("evaluate", f"--workdir={url}/q", f"--data={url}/pairs.csv", "--output", f"{url}/evaluated")
     assert "results.json" in buckets.listing(f"{url}/evaluated")
     endx("evaluate", f"--workdir={url}/q", f"--data={url}/pairs.csv")

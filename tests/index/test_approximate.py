@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from helpers import Instead
+from refusals import check_refusal
 from small_index import make_index
 
 from endx_jax.data.sets.documents import Document
@@ -33,6 +34,11 @@ def test_an_engine_finds_most_of_the_exact_answers(index, engine, least):
     assert np.mean([len({*a} & {*b}) / 10 for a, b in zip(found.rows, exact.rows, strict=True)]) >= least
     same = found.rows == exact.rows
     np.testing.assert_allclose(found.scores[same], exact.scores[same], atol=1e-5)
+
+
+def test_questions_of_another_width_are_refused(index):
+    search = Index(index.path, engine="flat").search
+    check_refusal(lambda: search("?", mode="dense", embeddings=unit(1, 1)[:, 1:]), "(1, 15)", "[1, 16]")
 
 
 @pytest.mark.parametrize("engine", ["ivf", "hnsw"])

@@ -133,6 +133,12 @@ def test_deleted_documents_are_not_found_here_nor_when_it_is_opened_again(opened
     assert ids(Index(opened.path)) == ["d1", "d2", "d0"]
 
 
+def test_an_id_with_a_nul_is_read_and_deleted(tmp_path):
+    index = make_index(tmp_path / "i", documents=[Document(name, "") for name in ("a", "a\0b", "")])
+    assert (index.get("a\0b").id, index.snapshot.rows_of(["a\0b", "a\0"])) == ("a\0b", {"a\0b": 1})
+    assert (index.delete(["a\0b", ""]), names(index.path)) == (2, ["a"])
+
+
 def test_a_string_is_one_id(tmp_path):
     index = make_index(tmp_path / "i", np.ones((13, 2), np.float32), [Document(f"{n}", "") for n in range(13)])
     assert index.delete("12") == 1
@@ -148,10 +154,11 @@ def test_embeddings_of_a_cosine_get_unit_norm_and_those_that_have_it_are_not_tou
     expected = quantize(unit, np).codes if precision == "int8" else unit.astype(precision)
     np.testing.assert_array_equal(index.snapshot.embeddings[:][1:], expected[1:])
     index.add([Document("3", "")], raw[:1])
-    np.testing.assert_allclose(index.snapshot.vectors(0, 4), unit[[0, 1, 2, 0]], atol=0.005)
-    np.testing.assert_allclose(index.snapshot.known.vectors(0, 1), unit[:1], atol=0.005)
+    index.add([Document("4", "", {}, ("?",))], quantize(raw[:1], np), known=quantize(raw[:1], np))
+    np.testing.assert_allclose(index.snapshot.vectors(0, 5), unit[[0, 1, 2, 0, 0]], atol=0.005)
+    np.testing.assert_allclose(index.snapshot.known.vectors(0, 2), unit[[0, 0]], atol=0.005)
     found = index.search("?", mode="dense", embeddings=10 * raw[:1])
-    assert [answer.score for answer in found] == pytest.approx([1, 1, 1, 0], abs=0.01)
+    assert [answer.score for answer in found] == pytest.approx([1, 1, 1, 1, 0], abs=0.01)
 
 
 def test_one_document_an_iterable_numbers_of_numpy_and_a_path_of_text_are_taken(tmp_path):

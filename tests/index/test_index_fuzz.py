@@ -1,3 +1,6 @@
+import contextlib
+import sqlite3
+
 import numpy as np
 import pytest
 from fuzzing import damaged_bytes, damaged_json, fuzzed, only_user_errors
@@ -7,7 +10,6 @@ from small_index import make_index
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index import Index
-from endx_jax.index.index_file import changing
 from endx_jax.numerics import Quantized
 
 
@@ -62,6 +64,6 @@ def test_no_damaged_file_gives_a_traceback(sound, tmp_path, data):
 def test_no_description_gives_a_traceback(sound, tmp_path, field, data):
     (tmp_path / "index").write_bytes(sound)
     written = data.draw(damaged_json(b'{"name": "m", "identity": "1", "shard": [1, 2], "of": [2, "float32"]}'))
-    with changing(tmp_path / "index") as database:
+    with contextlib.closing(sqlite3.connect(tmp_path / "index")) as database, database:
         database.execute("UPDATE about SET value = ? WHERE key = ?", [written.decode(errors="replace"), field])
     use_all(tmp_path / "index")

@@ -21,7 +21,7 @@ from endx_jax.index.corpus_encoding import Encoding, encode_corpus
 from endx_jax.index.filters import condition
 from endx_jax.index.index import Index
 from endx_jax.index.index_evaluation import find_rows
-from endx_jax.index.index_file import changing, store_info
+from endx_jax.index.index_file import store_info
 from endx_jax.index.index_model import open_index
 from endx_jax.index.milvus import publish
 from endx_jax.numerics import quantize
@@ -94,7 +94,7 @@ SHARDS = None, 7, [], [0, 0], [3, 2], [1, 2, 3], ["1", "2"], "ab", {"a": 1}
     ],
 )
 def test_a_wrong_description_is_named(path, fields, words):
-    with changing(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         store_info(database, **fields)
     check_refusal(lambda: Index(path), *words.split())
 
@@ -169,6 +169,8 @@ def test_what_token_vectors_do_not_allow_is_named(late, tmp_path):
     model, corpus, path = late
     for wrong in (RaggedVectors.of([np.ones((2, 3), np.float32)]), np.ones((1, 3), np.float32)):
         check_refusal(lambda wrong=wrong: Index(path).add([Document("x", "x")], wrong), "index of width 4", model.name)
+    one = [Document("x", "x")], np.ones((1, 4), np.float32)
+    check_refusal(lambda: Index(path).add(*one), "one vector", "token vectors", model.name)
     cut = Encoding(truncate_dim=2)
     check_refusal(lambda: encode_corpus(model.name, corpus, path, cut), "truncate_dim", "one vector for each text")
     milvus = str(tmp_path / "new.db")
@@ -202,18 +204,20 @@ def test_a_path_without_an_index_is_named(tmp_path, make, words):
 
 
 @pytest.mark.parametrize(
-    ("embeddings", "words"),
+    ("about", "words"),
     [
-        (EMBEDDINGS.astype(np.float64), "float32, float16, int8 float64"),
-        (EMBEDDINGS.astype(np.int8), "float32, float16, int8 with scales int8"),
-        (EMBEDDINGS.astype(jnp.bfloat16), "float32, float16, int8 bfloat16"),
-        (np.where(np.arange(3)[:, None] == 1, NAN, EMBEDDINGS), "'d1' nan"),
-        (EMBEDDINGS + np.inf, "'d0' infinity"),
+        ({"embeddings": EMBEDDINGS.astype(np.float64)}, "float32, float16, int8 float64"),
+        ({"embeddings": EMBEDDINGS.astype(np.int8)}, "float32, float16, int8 with scales int8"),
+        ({"embeddings": EMBEDDINGS.astype(jnp.bfloat16)}, "float32, float16, int8 bfloat16"),
+        ({"embeddings": np.where(np.arange(3)[:, None] == 1, NAN, EMBEDDINGS)}, "'d1' nan"),
+        ({"embeddings": EMBEDDINGS + np.inf}, "'d0' infinity"),
+        ({"language": "en"}, "'language' 'en' english, german"),
+        ({"metric": "dot"}, "'metric' 'dot' cosine, inner product"),
     ],
 )
-def test_embeddings_that_no_file_holds_are_refused_and_the_old_file_stays(path, embeddings, words):
+def test_what_no_file_holds_is_refused_and_the_old_file_stays(path, about, words):
     for target in (path, path.with_name("new")):
-        check_refusal(lambda target=target: make_index(target, embeddings), *words.split())
+        check_refusal(lambda target=target: make_index(target, **about), *words.split())
     assert [document for _, document in read(path)] == DOCUMENTS
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
@@ -236,11 +240,13 @@ TWICE = "occurs twice ids unique"
         (add(ONE, "x", TWO), f"'new' {TWICE}"),
         (add(ONE, ONE), f"'new#1' {TWICE}"),
         (add("new", embeddings=np.ones((1, 3))), "(1, 3) width 2 m"),
+        (add("new", embeddings=[EMBEDDINGS]), "token vectors one vector m"),
         (add("new", embeddings=np.float32([[np.inf, 0]])), "'new' infinity"),
         (add(Document("new", "\ud83d")), "'new' surrogate"),
         (add(Document("new", "", {"a": "\ud83d"})), "'new' surrogate"),
         *((add(Document("new", text)), "text 'new' string") for text in (None, NAN)),
         *((add(Document(name, "")), "id documents[0] string") for name in (77, np.int64(7), pathlib.Path("a.md"))),
+        *((add("new", name), "id documents[1]") for name in ("", "..", "a\nb")),
         (add(Document("new", "", {}, "When?")), "'new' questions tuple"),
         (add(Document("new", "", None)), "'new' metadata dictionary"),
         (add(Document("new", "", {"year": {3}})), "metadata 'new' text"),
@@ -271,7 +277,7 @@ JUDGED = Judgements(("q",), ("?",), ({"d1": 1, "b": 1, "a": 1},), ((),))
         (lambda index: Index(index.path, engine="fast"), "engine 'fast' exact, flat, ivf, hnsw"),
         (lambda index: index.search(["a"], 3), "no model load one 'bm25'"),
         (lambda index: searching(index, functools.partial(embed, width=2)).search(["a"], mode="no"), "mode 'no' bm25"),
-        (lambda index: index.search(["a"], 0, mode="bm25"), "k 0 at least 1"),
+        *((lambda index, k=k: index.search(["a"], k, mode="bm25"), f"k {k} from 1") for k in (0, 5.0)),
         (lambda index: index.search(["a", None], mode="bm25"), "questions[1] string"),
         (lambda index: index.search([b"a"], mode="bm25"), "questions[0] string bytes"),
         (lambda index: index.get(np.int64(7)), "id string int64"),

@@ -128,11 +128,11 @@ def test_shards_are_joined_and_unchanged_texts_reused_bit_for_bit(model, corpus,
 def test_a_server_searches_and_adds_by_token_vectors(path, model):
     search = open_index(path)
     service = Service(model, search)
-    ((answers,),) = [service.run([SearchJob(ASKED[0], 10, "dense")])]
+    ((answers, _),) = service.run([SearchJob(ASKED[0], 10, "dense")])
     scores = exact(model)[0]
     np.testing.assert_allclose([one["score"] for one in answers], -np.sort(-scores)[:10], atol=8e-3)
     service.add([Document("same", ASKED[0])], RaggedVectors.of(model.encode_document([ASKED[0]])))
-    ((answers,),) = [service.run([SearchJob(ASKED[0], 1, "dense")])]
+    ((answers, _),) = service.run([SearchJob(ASKED[0], 1, "dense")])
     assert answers[0]["id"] == "same"
     job, _, cut = service.read_pairs(ASKED[0], [*TEXTS[:3], "the cat " * 5000])
     asked = len(model.encode_query(ASKED[0]))

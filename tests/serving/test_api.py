@@ -1,5 +1,6 @@
 import base64
 import dataclasses
+import re
 import shutil
 import threading
 import time
@@ -16,6 +17,7 @@ from endx_jax import load
 from endx_jax.data.formats import document_files
 from endx_jax.data.sets.documents import Document
 from endx_jax.index.index import Index, write_index
+from endx_jax.index.index_model import open_index
 
 TEXTS = ["where is the cat 3", "", "the mat of 7"]
 DOCUMENTS = [*(f"the mat of {n}" for n in range(100)), "where is the cat 3"]
@@ -261,9 +263,13 @@ def test_a_long_text_is_cut_and_counted_as_by_encode(served):
     assert content["usage"]["total_tokens"] == 2 * length + 3
     assert content["note"].startswith(f"1 of 3 texts reach the limit of {length} tokens")
     assert "note" not in served.post("/v1/embeddings", {"input": [exact, "cat"]})[1]
-    _, content = served.post("/v1/rerank", {"query": "cat", "documents": [long, "cat"]})
-    assert (content["usage"]["total_tokens"], content["note"][:6]) == (length + 6, "1 of 2")
-    assert served.post("/search", {"query": long, "k": 1.0})[0] == 200
+    for query, tokens, noted in (("cat", 3, ["1 of 2"]), (long, length, ["1 of 1", "1 of 2"])):
+        _, content = served.post("/v1/rerank", {"query": query, "documents": [long, "cat"]})
+        assert content["usage"]["total_tokens"] == tokens + length + 3
+        assert re.findall(r"\d of \d", content["note"]) == noted
+    status, content = served.post("/search", {"query": long, "k": 1.0})
+    assert (status, content["note"][:6]) == (200, "1 of 1")
+    assert "note" not in served.post("/search", {"query": long, "mode": "bm25"})[1]  # which reads all of it
     assert served.post("/documents", {"documents": [{"id": "long", "text": long}]})[1]["note"][:6] == "1 of 1"
     assert served.get("/documents/long")[1]["text"] == long.strip()
     assert served.ask("DELETE", "/documents/long")[0] == 200
@@ -271,14 +277,22 @@ def test_a_long_text_is_cut_and_counted_as_by_encode(served):
 
 @pytest.fixture(scope="module")
 def prompted(tiny_bert, tmp_path_factory):
-    """A server of a model with prompts, and an index of two documents."""
+    """A server of a model with prompts, of 8 of its 32 dimensions, and an index of all of them of three documents."""
     folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("prompted") / "model")
     write_usage(folder, prompts={"query": "who: ", "document": "what: "})
     model, documents = load(folder), [Document(str(n), text) for n, text in enumerate(TEXTS)]
-    write_index(folder / "index.sqlite", model.encode_document(TEXTS), documents, metric="cosine", model={})
-    running = Running(unprepared(model, Index(folder / "index.sqlite", model)))
+    write_index(folder / "i", model.encode_document(TEXTS), documents, metric="cosine", model=model.description)
+    narrow = dataclasses.replace(model, truncate_dim=8)
+    running = Running(unprepared(narrow, open_index(folder / "i", model)))
     yield running
     running.stop()
+
+
+def test_an_index_of_all_dimensions_is_searched_with_a_model_that_returns_few(prompted):
+    (expected,) = prompted.service.index.search(TEXTS[:1], 3, mode="dense")
+    found = prompted.post("/search", {"query": TEXTS[0], "mode": "dense"})[1]["results"]
+    assert [one["id"] for one in found] == [one.document.id for one in expected]
+    np.testing.assert_allclose([one["score"] for one in found], [one.score for one in expected], atol=1e-6)
 
 
 @pytest.mark.parametrize("side", ["query", "document"])

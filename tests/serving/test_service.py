@@ -22,7 +22,7 @@ def test_works_of_all_kinds_are_done_in_one_batch(service):
     results = service.run(works)
     for n in (0, 2, 3):
         (expected,) = service.index.search([works[n].question], works[n].k, mode=works[n].mode)
-        assert [result["id"] for result in results[n]] == [answer.document.id for answer in expected]
+        assert [result["id"] for result in results[n].results] == [answer.document.id for answer in expected]
     np.testing.assert_allclose(results[1].embeddings, service.model.encode_document(TEXTS), atol=1e-6)
     np.testing.assert_allclose(results[4].embeddings, service.model.encode_query(TEXTS[:1]), atol=1e-6)
     assert results[5] is False
@@ -53,7 +53,7 @@ def test_an_error_of_one_client_is_returned_in_its_place(service):
     wrong, unknown, right = service.run(works)
     assert isinstance(wrong, EndxError)
     assert isinstance(unknown, EndxError)
-    assert len(right) == 1
+    assert len(right.results) == 1
 
 
 @pytest.mark.parametrize(("cosine", "expected"), [(True, [[0.6, 0.8]]), (False, [[3.0, 4.0]])])

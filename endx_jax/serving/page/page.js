@@ -138,7 +138,8 @@ function filterOf(line) {
     if (Array.isArray(bounds) !== (sign === "=") || bounds[BOUNDS[sign]] !== undefined) {
       throw new Failure(`“${name}” is given twice: a field has several values (=), or one bound of each kind.`);
     }
-    if (sign === "=") where[name] = [...bounds, valueOf(text)];
+    // `true` may be stored as a truth value or as text; a list means one of these.
+    if (sign === "=") where[name] = [...bounds, valueOf(text), ...(/^(true|false)$/.test(text) ? [text === "true"] : [])];
     else where[name] = { ...bounds, [BOUNDS[sign]]: text === "" || isNaN(text) ? text : Number(text) };
   }
   for (const name in where) if (where[name].length === 1) [where[name]] = where[name];
@@ -219,7 +220,8 @@ function showAnswers(found) {
   const full = Math.max(found?.mode === "dense" ? 1 : 0, ...answers.map((answer) => answer.score));
   find("#answers").replaceChildren(...answers.map((answer) => listItem(answer, found.mode, full)));
   const searched = found && `${counted(answers.length, "answer")} in ${duration(found.took_ms)}`;
-  say(searched || "");
+  const cut = answers.length && found.note ? `. ${sentence({ message: found.note })}` : "";
+  say(searched ? searched + cut : "");
   find("#meaning").textContent = answers.length ? `Score: ${server.scores[found.mode]}` : "";
   const none = find("#none p");
   none.dataset.usual ??= none.textContent;
