@@ -232,7 +232,7 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
         for number, where, row in rows:
             document = table.document(row, number, where)
             if document.numbered:
-                options.say("the corpus has no column of ids: line numbers are the ids; name yours with id_column")
+                options.say("the corpus has no column of ids: its texts are numbered; name yours with id_column")
             yield where, document
 
 

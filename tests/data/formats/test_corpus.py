@@ -148,7 +148,7 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     found = read(tmp_path, "a.csv", text, title_column="head")
     assert found == [Document("1", "T x", {"doc_id": "a", "title": "T"}), Document("2", "y", {"doc_id": "a"})]
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
-    assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with id_column"]
+    assert said == ["the corpus has no column of ids: its texts are numbered; name yours with id_column"]
 
 
 def test_tags_of_html_in_texts_are_reported(tmp_path):
