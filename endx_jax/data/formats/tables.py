@@ -62,9 +62,9 @@ class ColumnParser:
         keys = tuple(name for name in row if not (isinstance(row, dict) and isinstance(row[name], dict)))
         if keys not in self._known:
             if self._names[ANSWER] is None and isinstance(row, dict) and "'is_selected'" in str(row.get("passages")):
-                hint = "read its passage ranking (docs/data.md#ms-marco), or name a column with data.answer_column"
+                ranking = "read its passage ranking (docs/data.md#ms-marco)"
                 told = "'passages' are of MS MARCO's question answering, where many rows have no answer"
-                raise EndxError(f"{where}: {told}: {hint}")
+                raise EndxError(f"{where}: {told}: {ranking}, or name a column with {columns.flags(ANSWER)}")
             self._known.clear()  # nearly all rows have the keys of the previous row
             question, answer = (columns.choose(side, row, where, name) for side, name in self._names.items())
             labels = tuple(name for name in keys if name.casefold() in JUDGING and name not in (question, answer))
@@ -110,7 +110,7 @@ class ColumnParser:
         file = where.rpartition(", ")[0] or where
         if count >= columns.FEWEST and None not in kinds and kinds - {"number"} and self._names[ANSWER] is None:
             told = f"all {count:,} answers of column {chosen.answer!r} are letters, ids or objects"
-            hint = "write their texts in their place, or name a column with data.answer_column"
+            hint = f"write their texts in their place, or name a column with {columns.flags(ANSWER)}"
             raise EndxError(f"{file}: {told}, such as {part[chosen.answer]!r:.60}; {hint}")
         if chats:
             said = "each is paired with the reply after it, without what was said before"
