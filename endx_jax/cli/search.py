@@ -153,7 +153,7 @@ def _change(index: "Index", add: str, delete: Sequence[str], reading: Mapping[st
     if add:
         from endx_jax.data.formats import read_corpus
 
-        parts = _in_parts(_with_ids(index, read_corpus(add, **reading), delete))
+        parts = _in_parts(_with_ids(index, read_corpus(add, **reading, say=_note), delete))
         first = [*itertools.islice(parts, 1)]  # before the deletion, which can't be undone
     if delete:
         index.delete(delete)

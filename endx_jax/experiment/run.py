@@ -44,7 +44,7 @@ from endx_jax.experiment.workdir import Workdir, opened
 from endx_jax.files import expanded, reporting_full_disk, write_text
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.inference.head_encoder import HeadEncoder
-from endx_jax.inference.manifest import MANIFEST, MODEL
+from endx_jax.inference.manifest import MANIFEST, MODEL, WEIGHTS
 from endx_jax.inference.vector_cache import VectorCache
 from endx_jax.methods import find_method
 from endx_jax.methods.evaluation import UNTRAINED, Evaluator, add_validation, compare_with_untrained, validation
@@ -218,7 +218,7 @@ def _is_finished(run: Run) -> bool:
     """Returns true if the workdir that the primary sees holds the output of this run with the same settings."""
     needed = [run.workdir / workdirs.CONFIG, run.workdir / workdirs.RESULTS]
     if run.model.method.embeds:
-        needed += [run.workdir / MODEL / MANIFEST, run.workdir / workdirs.INDEX]
+        needed += [run.workdir / name for name in (f"{MODEL}/{MANIFEST}", f"{MODEL}/{WEIGHTS}", workdirs.INDEX)]
     return broadcast(
         lambda: (
             all(file.is_file() for file in needed)

@@ -29,7 +29,7 @@ from endx_jax.buckets import (
 from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.files import check_replaceable, expanded, holder_of, locked, repeating, signature, write_text
 from endx_jax.inference.manifest import MANIFEST as MODEL_MANIFEST
-from endx_jax.inference.manifest import MODEL, check_embeds
+from endx_jax.inference.manifest import MODEL, model_folder
 from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import exit_now, is_primary
@@ -125,7 +125,8 @@ def read_config(workdir: Folder | os.PathLike) -> "Settings":
     """
     contents = read_json(workdir, CONFIG)
     if not contents:
-        raise EndxError(f"{workdir} holds no run: it has no {CONFIG}")
+        is_missing = not (url_of(workdir) or expanded(workdir).exists())
+        raise EndxError(f"{workdir} holds no run: {'no such folder' if is_missing else f'it has no {CONFIG}'}")
     if "objective" not in contents:
         raise EndxError(f"{workdir} is a pretrained model, not a run: pass it as model=")
     from endx_jax.experiment.config import resolve  # with all that trains, which a search does not need
@@ -148,10 +149,11 @@ def run_index(workdir: str | os.PathLike) -> str | os.PathLike:
     """Returns the path of the index that the last evaluation of a run wrote, which may be in a bucket.
 
     Raises:
-      EndxError: the model of the run has no embeddings.
+      EndxError: there is no run, its training has not ended, or its model has no embeddings.
     """
     local, url = local_copy(workdir, skip=NOT_OF_MODEL), url_of(workdir)
-    check_embeds(local)
+    if not model_folder(local):
+        read_config(local)
     return f"{url}/{INDEX}" if url else local / INDEX
 
 

@@ -134,7 +134,8 @@ def model_folder(path: pathlib.Path) -> pathlib.Path | None:
     """
     if not (path / MODEL).is_dir():
         return path if (path / MANIFEST).is_file() else None
-    check_embeds(path)
+    if not embeds(path):
+        raise EndxError(NO_EMBEDDINGS.format(path))
     if not (path / MODEL / MANIFEST).is_file():
         raise EndxError(
             f"{path} holds a run whose training has not ended, and no model yet: run its training command again to "
@@ -146,9 +147,3 @@ def model_folder(path: pathlib.Path) -> pathlib.Path | None:
 def embeds(workdir: pathlib.Path) -> bool:
     """Returns true if the model of a run embeds texts, false if it scores pairs of texts."""
     return json_files.read_optional(workdir / MODEL / METHOD).get("embeds", True) is not False
-
-
-def check_embeds(workdir: pathlib.Path) -> None:
-    """Raises EndxError if the model of a run scores pairs instead of embedding texts."""
-    if not embeds(workdir):
-        raise EndxError(NO_EMBEDDINGS.format(workdir))

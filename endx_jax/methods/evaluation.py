@@ -13,7 +13,7 @@ from endx_jax.metrics.significance import FEWEST, Difference, paired_difference
 from endx_jax.numerics import unit_rows
 from endx_jax.parallel.console import showing_progress
 from endx_jax.ranking.evaluate import MEAN, MEASURES, VALIDATION, Evaluation, EvaluationSettings
-from endx_jax.ranking.hybrid import Hybrid, default_hybrid
+from endx_jax.ranking.hybrid import WEIGHT, Hybrid, default_hybrid
 from endx_jax.ranking.results import COLUMNS, Results, aligned
 from endx_jax.ranking.systems import DenseResult, evaluate_dense
 from endx_jax.settings import require
@@ -184,6 +184,8 @@ def add_validation(
 def compare_with_untrained(results: Results, measure: str, *, merge: bool = True) -> None:
     """Adds what training changed: for search, which fuses with BM25, and a line for each set on which it lost.
 
+    If BM25's weight was fitted after training, and is not the default that the untrained model has, the line says so.
+
     The sets are the test set in its primary pool, where the interval of the difference must be below 0, and those of
     `add_validation`, of which only means are known: there it must be at least `SMALLEST_LOSS`. With `merge` the line
     names `endx merge`, which needs the trained model.
@@ -193,6 +195,12 @@ def compare_with_untrained(results: Results, measure: str, *, merge: bool = True
     if compared := _difference(results, UNTRAINED_HYBRID, "hybrid", measure):
         before, after, difference = compared
         shown = "" if difference.low > 0 or difference.high < 0 else ": it does not show that training changed search"
+        weight = results.hybrid.weight if results.hybrid else None
+        if weight not in (WEIGHT, None):
+            shown += (
+                f"; a part of it may come from BM25's weight, the default before and {weight:.2f} after: the last line "
+                "compares search with fitted weights"
+            )
         results.notes.append(
             f"search before and after training (`{UNTRAINED_HYBRID}`, `hybrid`): {measure} {before:.3f} and "
             f"{after:.3f}, a difference of {difference.mean:+.3f}, 95 % interval {difference.low:+.3f} to "

@@ -74,8 +74,8 @@ REFUSED = {
     f"{MINE} --bm25 --ranks=5-2": "ranks 5 to 2",
     f"{MINE} --bm25 --pool=answers": "columns data.pool",
     "mine --data={pairs} --bm25 --output={pairs}": "output= {pairs} file",
-    "mine --data=wrong.csv --bm25 --output=new": "data.question_column data.answer_column",
-    "mine --data=halves.csv --bm25 --output=new": "line 3 'answer' data.skip_invalid=True",
+    "mine --data=wrong.csv --bm25 --output=new": "--question-column --answer-column",
+    "mine --data=halves.csv --bm25 --output=new": "line 3 'answer' --skip-invalid",
     "mine --data=reqa/squad --bm25 --output=new": "reqa/squad data.pool",
     "mine --data=~/none.csv --bm25 --output=new": "{home}/none.csv: no such file",
     "mine --data=~user/none.csv --bm25 --output=a~/b": "~user/none.csv: no such file",
@@ -95,6 +95,8 @@ REFUSED = {
     f"{SEARCH} 'the cat' --weight=0.5 --mode=dense": "--weight --mode=hybrid dense",
     f"{SEARCH} --output=x": "--output questions",
     SEARCH: "standard input terminal",
+    "search a --workdir=nowhere": "nowhere no such folder",
+    "search a --workdir=stopped": "stopped training not ended again resume",
     f"{SEARCH} a --weight=-2": "weight BM25 0",
     f"{SEARCH} a ' '": "question 2 empty",
     f"{SEARCH} --questions=x.txt": "x.txt: no such file",
@@ -153,7 +155,7 @@ def folder(tmp_path, monkeypatch, variables, trained_workdir):
     """The current folder: data of all kinds that do not fit."""
     monkeypatch.chdir(tmp_path)
     variables(HOME=str(tmp_path))
-    for name in ("empty/nothing", "results", "parts", "unfinished", "before/model", "a~"):
+    for name in ("empty/nothing", "results", "parts", "unfinished", "stopped/model", "before/model", "a~"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("a", "b"):
         write_beir(tmp_path / "suite" / name, {"d": "a"}, {"q": "b"}, test=[("q", "d", 1)])

@@ -204,9 +204,11 @@ def test_documents_that_are_added_keep_all_their_passages(trained_workdir, tmp_p
     folder.mkdir()
     for n in range(3):
         written(folder / f"{n}.md", "".join(f"# Part {part}\n\n{'cat ' * 100}\n\n" for part in range(4)))
+    (folder / "old.txt").write_bytes(b"caf\xe9")
     said = search(f"--workdir={workdir}", f"--add={folder}", "cat", "--mode=bm25").err
     names = {document.name for _, document in Index(workdir / "index.sqlite").snapshot}
     assert names >= {f"{n}.md#{part}" for n in range(3) for part in range(1, 5)}
+    assert re.search("skipped 1 .*'old.txt'", said)
     assert "added 3 documents, replacing 0;" in said
 
 

@@ -233,8 +233,9 @@ def test_a_finished_run_builds_nothing_again(finished, config, capsys):
     assert times(finished, "[!.]*") == before
 
 
-def test_an_evaluation_replaces_no_index_that_was_changed(finished, config, capsys):
-    (finished / "results.json").unlink()  # so that the run is evaluated again
+@pytest.mark.parametrize("missing", ["results.json", "model/towers.safetensors"])
+def test_an_evaluation_replaces_no_index_that_was_changed(finished, config, capsys, missing):
+    (finished / missing).unlink()  # so that the run is evaluated again
     documents = len(with_a_document(finished))
     results = run(config, finished)
     path, reason = finished / "index.sqlite", "was not replaced, as documents were added or deleted"
@@ -242,6 +243,7 @@ def test_an_evaluation_replaces_no_index_that_was_changed(finished, config, caps
     assert len(Index(path)) == documents
     written = json.loads((finished / "results.json").read_text())
     assert written["systems"]["trained"] == results.evaluations["all"]["trained"].metrics
+    assert (finished / missing).is_file()
 
 
 def test_resumed_on_other_devices_the_losses_agree(trained_workdir, stopped, config, monkeypatch):

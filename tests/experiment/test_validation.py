@@ -18,6 +18,7 @@ from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.experiment.run import run
 from endx_jax.methods.evaluation import add_validation, compare_with_untrained, validation
 from endx_jax.ranking.evaluate import MEASURES, Evaluation, EvaluationSettings
+from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.results import Results
 from endx_jax.training.checkpoints import best_checkpoint
 from endx_jax.training.hooks import EarlyStopping
@@ -168,9 +169,9 @@ def test_sets_on_which_training_made_the_model_worse_are_named():
         values = np.asarray(np.atleast_1d(mrr), np.float32)
         return Evaluation({"mrr": values}, np.ones((1, 1)), np.zeros((1, 1)), np.ones((1, 1)), 1)
 
-    def warnings(after, before, fused=None, **section):
+    def warnings(after, before, fused=None, hybrid=None, **section):
         records = RetrievalSet(("q",), ("a",), ((0,),), ("q0",), ("d0",))
-        results = Results("data", "test", Pools({"all": records}), sections={"validation": section})
+        results = Results("data", "test", Pools({"all": records}), sections={"validation": section}, hybrid=hybrid)
         results.add("trained", {"all": evaluation(after)})
         results.add("untrained", {"all": evaluation(before)})
         for system, values in (fused or {}).items():
@@ -189,6 +190,9 @@ def test_sets_on_which_training_made_the_model_worse_are_named():
     assert line.startswith("search before and after training (`untrained hybrid`, `hybrid`): mrr 0.375 and 0.750, ")
     (line,) = warnings(0.5, 0.5, fused=served | {"hybrid": [0.25, 0.5, 0.5, 0.25]})
     assert line.endswith(": it does not show that training changed search")
+    (line,) = warnings(0.5, 0.5, fused=served, hybrid=Hybrid(2.4, questions=99))
+    assert "the default before and 2.40 after" in line
+    assert warnings(0.5, 0.5, fused=served, hybrid=Hybrid()) == warnings(0.5, 0.5, fused=served)
     before = {"up": {"mrr": 0.4}, "down": {"mrr": 0.4}}
     (line,) = warnings(0.5, 0.25, metrics={"up": {"mrr": 0.6}, "down": {"mrr": 0.3}}, untrained=before)
     assert "on down `trained` ranks below `untrained`, mrr 0.300 instead of 0.400" in line

@@ -36,7 +36,7 @@ from endx_jax.pretrained.towers import stored_params
 from endx_jax.training.checkpoints import FOLDER
 
 # The end of the refusal of a row.
-SKIPS = "; data.skip_invalid=True skips such rows"
+SKIPS = "; --skip-invalid (in training --config.data.skip_invalid=True) skips such rows"
 
 TINY = BertConfig(vocab_size=50, width=16, layers=2, heads=2, mlp_width=24, positions=32)
 ONE_LAYER = dataclasses.replace(TINY, layers=1)

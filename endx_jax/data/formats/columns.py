@@ -115,13 +115,12 @@ def choose(side: str, row: Iterable[str], where: str, name: str | None = None) -
     if len(matches) == 1:
         return matches[0]
     # Documents of a run are read by its `data.answer_column`.
-    option = f"data.{side}_column" if side in (QUESTION, ANSWER) else f"{side}_column"
-    option += " (text_column of a corpus)" * (side == ANSWER)
+    option = flags(side) if side in (QUESTION, ANSWER) else f"{side}_column"
+    option += ", or text_column of a corpus" * (side == ANSWER)
     if len(set(matches)) > 1:
         raise EndxError(f"{where}: the {side} could be {' or '.join(map(repr, matches))}; name it with {option}")
     texts = {TEXT: "text_column (data.answer_column of a run), and the questions of pairs with question_column"}
-    pairs = "data.question_column and data.answer_column"
-    naming = f"name yours with {texts.get(side, pairs if side != ID else option)}"
+    naming = f"name yours with {texts.get(side, flags(QUESTION, ANSWER) if side != ID else option)}"
     if not matches and (objects := find(side, columns, name)):
         raise EndxError(f"{where}: column {objects[0]!r} holds an object: write its text in a column, or {naming}")
     if any(called(chat, columns) for chat in CHATS):
@@ -131,6 +130,12 @@ def choose(side: str, row: Iterable[str], where: str, name: str | None = None) -
     count, names = "more than one" if matches else "no", json_files.format_names(columns)
     wanted = matches[0] if matches else NAMES[side][0][0] if name is None else name
     raise EndxError(f"{where}: {count} column {wanted[:100]!r} among {names}; {naming}")
+
+
+def flags(*sides: str) -> str:
+    """Returns the flags that name the columns of these sides, and the settings of training that do so."""
+    forms = "--{}-column", "--config.data.{}_column"
+    return "{} (in training {})".format(*(" and ".join(map(form.format, sides)) for form in forms))
 
 
 def readable(cell: object) -> object:

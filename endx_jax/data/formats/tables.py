@@ -62,9 +62,9 @@ class ColumnParser:
         keys = tuple(name for name in row if not (isinstance(row, dict) and isinstance(row[name], dict)))
         if keys not in self._known:
             if self._names[ANSWER] is None and isinstance(row, dict) and "'is_selected'" in str(row.get("passages")):
-                hint = "read its passage ranking (docs/data.md#ms-marco), or name a column with data.answer_column"
+                ranking = "read its passage ranking (docs/data.md#ms-marco)"
                 told = "'passages' are of MS MARCO's question answering, where many rows have no answer"
-                raise EndxError(f"{where}: {told}: {hint}")
+                raise EndxError(f"{where}: {told}: {ranking}, or name a column with {columns.flags(ANSWER)}")
             self._known.clear()  # nearly all rows have the keys of the previous row
             question, answer = (columns.choose(side, row, where, name) for side, name in self._names.items())
             labels = tuple(name for name in keys if name.casefold() in JUDGING and name not in (question, answer))
@@ -110,7 +110,7 @@ class ColumnParser:
         file = where.rpartition(", ")[0] or where
         if count >= columns.FEWEST and None not in kinds and kinds - {"number"} and self._names[ANSWER] is None:
             told = f"all {count:,} answers of column {chosen.answer!r} are letters, ids or objects"
-            hint = "write their texts in their place, or name a column with data.answer_column"
+            hint = f"write their texts in their place, or name a column with {columns.flags(ANSWER)}"
             raise EndxError(f"{file}: {told}, such as {part[chosen.answer]!r:.60}; {hint}")
         if chats:
             said = "each is paired with the reply after it, without what was said before"
@@ -211,8 +211,9 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
 
     The text begins with the title and a space. The title and all further columns or keys with a string, a number or a
     boolean become metadata, and so do the values of an object named `metadata`, as in BEIR; empty, null and nan values
-    are left out. A `.tsv` file of two columns without a header, as MS MARCO's collection, has ids and texts; it has no
-    header if its first id contains a digit. Rows of pairs are their distinct answers with their known questions.
+    are left out. A list of texts named `questions` has known questions. A `.tsv` file of two columns without a header,
+    as MS MARCO's collection, has ids and texts; it has no header if its first id contains a digit. Rows of pairs are
+    their distinct answers with their known questions.
     """
     if place.ending == ".tsv" and options.text_column is None:
         files = folders.table_files(place.path, options.split)
@@ -232,7 +233,7 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
         for number, where, row in rows:
             document = table.document(row, number, where)
             if document.numbered:
-                options.say("the corpus has no column of ids: line numbers are the ids; name yours with id_column")
+                options.say("the corpus has no column of ids: its texts are numbered; name yours with id_column")
             yield where, document
 
 
@@ -285,9 +286,15 @@ class _DocumentTable:
         if title:
             del row[title_key]
             row[TITLE] = title
-        inner = row.get("metadata")
-        metadata = _scalars(row, where) | (_scalars(inner, where) if isinstance(inner, dict) else {})
-        return Document(name, f"{title} {text}".strip(), metadata, numbered=not key)
+        questions: list[str] = []
+        for column in columns.called("questions", row):
+            asked = columns.readable(row[column])
+            if isinstance(asked, list) and all(isinstance(question, str) for question in asked):
+                questions += filter(None, texts(asked, f"{where}: {column!r}"))
+                del row[column]
+        inner = row.pop("metadata") if isinstance(row.get("metadata"), dict) else {}
+        metadata = _scalars(row, where, self.say) | _scalars(inner, where, self.say)
+        return Document(name, f"{title} {text}".strip(), metadata, tuple(questions), numbered=not key)
 
 
 def text_of(row: dict, key: str, where: str) -> str:
@@ -296,7 +303,7 @@ def text_of(row: dict, key: str, where: str) -> str:
     return "" if missing else json_files.text_at(row, key, where, may_be_empty=True)
 
 
-def _scalars(row: dict, where: str) -> dict[str, Scalar]:
+def _scalars(row: dict, where: str, say: Callable) -> dict[str, Scalar]:
     scalars: dict[str, Scalar] = {}
     for key, value in row.items():
         json_files.as_text(key, f"{where}: a key", may_be_empty=True)
@@ -305,8 +312,11 @@ def _scalars(row: dict, where: str) -> dict[str, Scalar]:
                 scalars[key] = stripped
         elif isinstance(value, int):
             scalars[key] = value if abs(value) < 2**63 else str(value)  # other programs limit numbers to 64 bits
-        elif isinstance(value, float) and math.isfinite(value):
-            scalars[key] = value
+        elif isinstance(value, float):
+            if math.isfinite(value):
+                scalars[key] = value
+        elif value:
+            say(f"{key[:40]!r} is left out: metadata are texts, numbers and truth values")
     return scalars
 
 
@@ -321,7 +331,8 @@ def _answers(rows: Iterable[Row], table: _DocumentTable) -> Iterator[Placed]:
             answers = _DocumentTable(names.answer, table.id, table.title, say=table.say)
             document = answers.document({**others, names.answer: passage}, f"d{len(merged)}", where)
             _, first, questions = merged.setdefault(document.text, (where, document, {}))
-            questions.update({example.question: None} if example.right else {})
+            asked = (example.question, *document.questions) if example.right else document.questions
+            questions.update(dict.fromkeys(asked))
             other += first.metadata != document.metadata
     if other:
         table.say(f"repeated answers with other metadata keep those of their first row: {counted(other, 'row')}")

@@ -55,8 +55,8 @@ class InvalidRows:
             yield
         except EndxError as failure:
             if not self._skip:
-                hint = "" if self._skip is None else "; data.skip_invalid=True skips such rows"
-                raise EndxError(f"{failure}{hint}") from None
+                hint = "; --skip-invalid (in training --config.data.skip_invalid=True) skips such rows"
+                raise EndxError(f"{failure}{hint * (self._skip is not None)}") from None
             self._count += 1
             self._first = self._first or str(failure)
 

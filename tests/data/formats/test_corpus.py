@@ -148,7 +148,17 @@ def test_columns_of_ids_and_titles_can_be_named(tmp_path):
     found = read(tmp_path, "a.csv", text, title_column="head")
     assert found == [Document("1", "T x", {"doc_id": "a", "title": "T"}), Document("2", "y", {"doc_id": "a"})]
     assert [d.id for d in read(tmp_path, "a.csv", text, id_column="", say=said.append)] == ["2", "3"]
-    assert said == ["the corpus has no column of ids: line numbers are the ids; name yours with id_column"]
+    assert said == ["the corpus has no column of ids: its texts are numbered; name yours with id_column"]
+
+
+def test_lists_of_questions_are_known_ones_and_other_lists_and_objects_are_named(tmp_path):
+    said = []
+    row = {"id": 1, "text": "a", "Questions": ["how", " ", "why"], "tags": ["x"], "metadata": {"deep": {"n": 1}}}
+    found = read(tmp_path, "a.jsonl", "".join(json.dumps(row | {"id": n}) + "\n" for n in (1, 2)), say=said.append)
+    assert found == [Document(name, "a", questions=("how", "why")) for name in ("1", "2")]
+    assert [line.split()[0] for line in said] == ["'tags'", "'deep'"]
+    found = read(tmp_path, "b.jsonl", '{"question": "q", "answer": "a", "questions": ["p"], "id": 1}')
+    assert found == [Document("1", "a", questions=("q", "p"))]
 
 
 def test_tags_of_html_in_texts_are_reported(tmp_path):

@@ -64,7 +64,7 @@ DPR_LIST = json.dumps([DPR | {"hard_negative_ctxs": []}] * 2, indent=1)
 LLAMA = {"queries": {"1": "q"}, "corpus": {"x": "a", "y": "b"}, "mode": "text"}
 USER, REPLY = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 MARCO_QA = {"query": "q", "answers": ["No Answer Present."]}
-OURS = ("data.question_column", "data.answer_column")
+OURS = ("--question-column", "--answer-column")
 
 
 def scored(right, wrong):
@@ -83,9 +83,9 @@ ROWS = [
     row("x.csv", "question,answer,answer\na,b,c\n", "line 1", "more than one", "'answer'", *OURS),
     row("x.csv", "kind;May I pay the fee for my course at the end of the term?;Yes.\n", "add a line of names above it"),
     row("x.csv", "question,answer,negative,negative\nq,a,b,c\n", "line 1", "'negative'", "rename one"),
-    row("x.csv", "query,anchor,answer\nq,a,b\n", "line 1", "'query' or 'anchor'", "data.question_column"),
+    row("x.csv", "query,anchor,answer\nq,a,b\n", "line 1", "'query' or 'anchor'", OURS[0]),
     row("x.csv", "question,answer,contexts,ground_truth\nq,a,c,b\n", "'answer' or 'ground_truth'", OURS[1]),
-    row("x.csv", "Question,QUESTION,answer\nq,q,a\n", "'Question' or 'QUESTION'", "data.question_column"),
+    row("x.csv", "Question,QUESTION,answer\nq,q,a\n", "'Question' or 'QUESTION'", OURS[0]),
     row("x.csv", "anchor,answer\nq,a\n", "'asked'", question_column="asked"),  # a given name is not replaced
     # The first row holds a newline inside quotes, so that the third row starts on line 4.
     row("x.csv", 'question,answer\n"q\n1",a\nq2\n', "line 4", "1 column", "header has 2", "put quotes"),

@@ -110,7 +110,7 @@ def test_columns_with_the_name_of_a_label_that_are_none(tmp_path):
 def test_letters_of_choices_are_no_answers(tmp_path):
     rows = [f'q{n},moon,sun,"{"ab"[n % 2] if n else "ABCD"}{", B" * (n == 9)}"' for n in range(10)]
     path = write(tmp_path, "x.csv", "\n".join(["question,a,b,answer", *rows]))
-    check_refusal(lambda: read(path), "x.csv: all 10 answers of column 'answer' are letters", "data.answer_column")
+    check_refusal(lambda: read(path), "x.csv: all 10 answers of column 'answer' are letters", "--answer-column")
     assert read(path, answer_column="answer").candidates == ("ABCD", "b", "a", "b, B")
     path = write(tmp_path, "x.csv", "\n".join(["question,a,b,answer", *rows[:9]]))
     assert read(path).candidates == ("ABCD", "b", "a")
@@ -123,7 +123,7 @@ OBJECTS = ("{{'text': array(['a {}'], dtype=object)}}", "[{{'text': '{} m'}}]", 
 def test_ids_and_objects_written_as_text_are_no_answers(tmp_path, answer):
     rows = [{"question": f"q{n}", "answer": [answer.format(n)] if n else "7"} for n in range(10)]
     path = written(tmp_path / "x.jsonl", rows)
-    check_refusal(lambda: read(path), "all 10 answers of column 'answer'", "ids or objects", "data.answer_column")
+    check_refusal(lambda: read(path), "all 10 answers of column 'answer'", "ids or objects", "--answer-column")
     for others in ([{"question": "r", "answer": "a text"}], [row | {"answer": "1998, 45 m"} for row in rows]):
         written(path, others + rows[: 10 * (len(others) == 1)])
         assert others[0]["answer"] in read(path).candidates
@@ -161,7 +161,7 @@ def test_rows_that_are_not_valid_are_refused_or_skipped_and_counted(tmp_path, ca
     path = write(tmp_path, "x.csv", "question,answer\nq1,a\nq2,\nq3,b\nq4\n")
     with pytest.raises(EndxError) as caught:
         read(path)
-    assert str(caught.value) == f"{path}, line 3: 'answer' is empty; data.skip_invalid=True skips such rows"
+    assert str(caught.value) == f"{path}, line 3: 'answer' is empty{helpers.SKIPS}"
     assert read(path, skip_invalid=True).questions == ("q1", "q3")
     assert [one.question for one in open_data(path, ReadOptions(skip_invalid=True)).examples()] == ["q1", "q3"]
     assert caplog.messages == [f"{path}: skipped 2 invalid rows, the first: {path}, line 3: 'answer' is empty"] * 2
