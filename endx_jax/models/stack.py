@@ -133,7 +133,7 @@ def _cast_together(params: Mapping, dtype: jnp.dtype) -> Mapping:
     XLA for GPUs does so, here and with their gradients, if all read the same array. So they are multiplied by one, and
     the barrier keeps XLA from finding that out.
     """
-    one = jax.lax.optimization_barrier(jnp.ones(2))[0]
+    one = jax.lax.optimization_barrier(jnp.ones(2))[0]  # XLA would pass an array of one number as a scalar
 
     def cast_kernel(path: tuple, leaf: Array) -> Array:
         return (leaf * one).astype(dtype) if _is_kernel(path) and leaf.dtype != dtype else leaf
