@@ -166,7 +166,7 @@ def attend(
     weights, total = _exponentials(scores, value.dtype)
     weights = attention_dropout(weights, dropout_keys, rate)
     attended = _regrouped(product("bhlm,bhmd->bhld", _regrouped(weights, groups), value), heads)
-    return jnp.moveaxis(attended / total, 1, 2).astype(value.dtype)
+    return jnp.moveaxis(attended / jax.lax.stop_gradient(total), 1, 2).astype(value.dtype)
 
 
 def _attend_by_cudnn(query: Array, key: Array, value: Array, mask: Array, pattern: Pattern) -> Array:
@@ -209,7 +209,8 @@ def _product_jvp(subscripts, arrays, tangents):
 def _exponentials(scores: Array, dtype: jnp.dtype) -> tuple[Array, Array]:
     """Returns exp(scores - maximum of the row) in `dtype`, and its sums over rows in float32, [..., 1].
 
-    For the gradient it keeps the former alone: in float32 it would take the most memory of a step.
+    Of what is divided by the sums, as constants, the gradient is that of the softmax. It keeps no scores in float32,
+    which would take the most memory of a step, and the gradient of the sums would keep the dividend.
     """
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return weights.astype(dtype), jnp.sum(weights, axis=-1, keepdims=True)
@@ -218,13 +219,14 @@ def _exponentials(scores: Array, dtype: jnp.dtype) -> tuple[Array, Array]:
 def _exponentials_forward(scores, dtype):
     weights, total = _exponentials(scores, dtype)
     weights = jax.lax.optimization_barrier(weights)  # or compilers would keep the scores and compute exp again
-    return (weights, total), weights
+    return (weights, total), (weights, total)
 
 
-def _exponentials_backward(dtype, weights, gradients):
-    of_weights, of_total = gradients
-    wide = of_total.dtype
-    return ((of_weights.astype(wide) + of_total) * weights.astype(wide),)
+def _exponentials_backward(dtype, kept, gradients):
+    del dtype
+    weights, total = kept
+    gradient, weights = gradients[0].astype(total.dtype), weights.astype(total.dtype)
+    return ((gradient - jnp.sum(gradient * weights, axis=-1, keepdims=True) / total) * weights,)
 
 
 _exponentials.defvjp(_exponentials_forward, _exponentials_backward)

@@ -75,7 +75,15 @@ def run_layers(
         parameters = [jax.tree.structure(own_params.get(f"layers_{n}")) for n in range(len(kinds) * (not shared))]
         start, period = repetition([*itertools.zip_longest(kinds, parameters)])
     outputs, first = [keep_rows(x)], None
+    if joined := not scan and dropout_keys is not None and platform() == "gpu" and not owner.is_initializing():
+        own_params = _cast_together(own_params, dtype)
     for n, kind in enumerate(kinds[:start]):
+        if joined:
+            alone = layer(config, dtype, kind, parent=None, name=f"layers_{n}")
+            params = own_params["layers_0" if shared else f"layers_{n}"]
+            inputs = outputs[-1], fold(dropout_keys, n), *everywhere
+            outputs.append(cast(Array, alone.apply({"params": params}, *inputs)))
+            continue
         module = first if shared and first else layer(config, dtype, kind, name=f"layers_{n}")
         first = first or module
         if dropout_keys is None and platform() == "cpu" and not owner.is_initializing():
@@ -100,8 +108,7 @@ def run_layers(
 
     def stack(path: tuple, *leaves: Array) -> Array:
         # Kernels are cast before stacking, as the layer would cast them, so that the stack is smaller.
-        is_kernel = "kernel" in jax.tree_util.keystr(path)
-        return jnp.stack([leaf.astype(dtype) if is_kernel else leaf for leaf in leaves])
+        return jnp.stack([leaf.astype(dtype) if _is_kernel(path) else leaf for leaf in leaves])
 
     repeated = range(start, len(kinds), period)
     stacked, each_keys = None, None
@@ -114,6 +121,24 @@ def run_layers(
     if results is None:
         return [last]
     return [*outputs, *(result[n] for n in range(len(repeated)) for result in results)]
+
+
+def _is_kernel(path: tuple) -> bool:
+    return "kernel" in jax.tree_util.keystr(path)
+
+
+def _cast_together(params: Mapping, dtype: jnp.dtype) -> Mapping:
+    """Casts the kernels of layers to `dtype`, for training on a GPU, by one kernel for all matrices of a size.
+
+    XLA for GPUs does so, here and with their gradients, if all read the same array. So they are multiplied by one, and
+    the barrier keeps XLA from finding that out.
+    """
+    one = jax.lax.optimization_barrier(jnp.ones(2))[0]  # XLA would pass an array of one number as a scalar
+
+    def cast_kernel(path: tuple, leaf: Array) -> Array:
+        return (leaf * one).astype(dtype) if _is_kernel(path) and leaf.dtype != dtype else leaf
+
+    return jax.tree.map_with_path(cast_kernel, params)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -136,9 +136,16 @@ class TransformerLayer(nn.Module):
 
         def mlp(x: Array) -> Array:
             linear = functools.partial(_linear, config, self.dtype, layout, dropout_keys)
-            gate = linear(config.mlp_width, "mlp_gate", x) if config.gated else None
-            hidden = activated(ACTIVATIONS[config.activation], linear(config.mlp_width, "mlp_up", x), gate)
-            return drop(linear(config.width, "mlp_down", drop(hidden) if config.hidden_dropout else hidden))
+            up = linear(config.mlp_width, "mlp_up", x)
+
+            def down(_: nn.Module, *inputs: Array) -> Array:
+                hidden = activated(ACTIVATIONS[config.activation], *inputs)
+                return linear(config.width, "mlp_down", drop(hidden) if config.hidden_dropout else hidden)
+
+            if not config.gated:
+                return drop(down(self, up))
+            # The gradient computes the hidden units again, which are as large as each of the two inputs.
+            return drop(nn.remat(down)(self, up, linear(config.mlp_width, "mlp_gate", x)))
 
         norm = functools.partial(_norm, config, self.dtype)
         if config.pre_norm:

@@ -103,6 +103,7 @@ def test_training_in_bfloat16_keeps_no_weights_in_float32():
     pull = jax.eval_shape(lambda *arrays: jax.vjp(attended, *arrays)[1], *arrays)
     kept = [(x.dtype, x.shape) for x in jax.tree.leaves(pull) if x.shape[-2:] == (length, length)]
     assert kept == [(jnp.bfloat16, (2, H, length, length))]
+    assert not [x.shape for x in jax.tree.leaves(pull) if x.dtype == jnp.float32 and x.shape[-1:] == (D,)]
     differentiate = jax.jit(jax.grad(lambda *arrays: jnp.sum(attended(*arrays)), (0, 1, 2)))
     wide = differentiate(*(array.astype(np.float32) for array in arrays))
     for found, expected in zip(differentiate(*arrays), wide, strict=True):

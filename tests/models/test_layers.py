@@ -2,12 +2,17 @@
 
 import functools
 
+import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import T5_SHAPE, padded, random_params, texts, tower
+from jaxprs import equations
+from pretended import pretended
 
-from endx_jax.models.layers import ACTIVATIONS, Norm, activated
+from endx_jax.models.layers import Norm, _joint_sums
 
 EPSILON = 1e-3
 
@@ -61,14 +66,39 @@ def test_a_norm_keeps_its_input_and_two_numbers_of_each_row(name):
     assert sum(leaf.size for leaf in kept if leaf.dtype == jnp.bfloat16) == x.size
 
 
-@pytest.mark.parametrize("name", ["gelu", "gelu_new", "silu"])
-def test_gated_units_are_products_and_keep_two_arrays(name):
-    activation, (up, gate) = ACTIVATIONS[name], np.random.default_rng(1).normal(size=(2, 4, 6)).astype(np.float32)
+def test_joint_sums_are_the_sums():
+    arrays = [np.random.default_rng(n).normal(size=(3, 5, 4)).astype(np.float32) for n in range(2)]
+    for found, array in zip(_joint_sums(arrays, (0, 1)), arrays, strict=True):
+        np.testing.assert_allclose(found, array.sum((0, 1)), rtol=1e-5, atol=1e-6)
 
-    @jax.jit
-    def compute(up, gate):
-        return *jax.vjp(functools.partial(activated, activation), up, gate), activation(gate) * up
 
-    found, pull, expected = compute(up, gate)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert sum(leaf.size for leaf in jax.tree.leaves(pull)) == 2 * gate.size
+@pytest.mark.parametrize(("platform", "joint"), [("cpu", False), ("tpu", False), ("gpu", True)])
+def test_a_norm_sums_for_scale_and_bias_in_one_pass_on_a_gpu(platform, joint):
+    norm = CASES["layer"][1]
+    x, params, gradient = drawn(jnp.float32)
+
+    with jax.sharding.use_abstract_mesh(pretended(platform)):
+        _, pull = jax.vjp(lambda params: norm.apply({"params": params}, x), params)
+    sums = [one for one in equations(jax.make_jaxpr(pull)(gradient)) if one.primitive.name == "reduce"]
+    assert len(sums) == joint
+
+
+def test_a_gated_mlp_keeps_two_arrays_of_its_width_with_the_same_gradient():
+    tokens, model = padded(texts((9, 16)), 16), tower(T5_SHAPE)
+    params, keys = random_params(model, tokens), jax.random.split(jax.random.key(0), 2)
+
+    def embedded(params):
+        return model.apply({"params": params}, tokens, keys)
+
+    def kept():
+        leaves = jax.tree.leaves(jax.eval_shape(lambda: jax.vjp(embedded, params)[1]))
+        return sum(leaf.shape == (*tokens.ids.shape, T5_SHAPE.mlp_width) for leaf in leaves)
+
+    def differentiate():
+        return jax.jit(jax.grad(lambda params: jnp.sum(embedded(params) ** 3)))(params)
+
+    found, least = differentiate(), kept()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn, "remat", lambda function: function)
+        chex.assert_trees_all_close(found, differentiate(), rtol=1e-4, atol=1e-6)
+        assert least == 2 < kept()
