@@ -101,11 +101,11 @@ class Server:
     batcher: Batcher
     limits: Limits
 
-    def note(self, side: str, encoded: Encoded) -> dict[str, str]:
-        """Returns the field `note` if texts were cut."""
+    def note(self, side: str, encoded: Encoded, *, split: bool = False) -> dict[str, str]:
+        """Returns the field `note` if texts, or passages of `split` ones, were cut."""
         cut = int(encoded.truncated.sum())
         processor = self.service.model.encoder.processors[side]
-        return {"note": processor.describe_cut(cut, len(encoded.tokens), side)} if cut else {}
+        return {"note": processor.describe_cut(cut, len(encoded.tokens), side, split=split)} if cut else {}
 
     async def encode(self, request: Request, side: str, texts: Sequence[str]) -> Encoded:
         """Encodes any number of texts of a side."""
@@ -242,7 +242,8 @@ async def add(request: Request, body: DocumentsRequest) -> Response:
         # The change is made even if the client disconnects from here on.
         await asyncio.shield(run_in_threadpool(server.service.add, documents, encoded.embeddings, known))
     ids = [document.id for document in documents if document.passage < 2]
-    return _json({"ids": ids, **server.note("answer", encoded)}, status=201)
+    note = server.note("answer", encoded, split=all(new.split for new in body.documents))
+    return _json({"ids": ids, **note}, status=201)
 
 
 @router.get("/documents/{id:path}")
