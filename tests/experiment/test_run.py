@@ -102,7 +102,9 @@ def test_stopped_and_resumed_is_bit_equal_to_one_go(trained_workdir, stopped_onc
     assert "\ncompiling 1 program for the training step\n" in stopped_once[1]  # no cache: it is compiled every time
     assert "stopped at step 3 of 6" in stopped_once[1]
     run(config, stopped)
-    assert "resuming from the checkpoint of step 3 of 6" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "resuming from the checkpoint of step 3 of 6" in said
+    assert "\nranking by `untrained`\nranking by `trained`\n" in said
     assert logged_losses(stopped) == logged_losses(trained_workdir)
     chex.assert_trees_all_equal(trained_params(stopped), trained_params(trained_workdir))
 
