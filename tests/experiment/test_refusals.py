@@ -131,7 +131,10 @@ UNSEEN = {"data.validation_fraction": 0.0}
     ("changes", "named"),
     [
         ({"data.format": "documents"}, ["data.format=documents", "objective.name=dual"]),
-        ({"model.pretrained": "nowhere", "data.path": "nowhere.csv"}, ["nowhere", "and nowhere.csv"]),
+        (
+            {"model.pretrained": "nowhere", "data.path": "nowhere.csv"},
+            ["model.pretrained: ", "nowhere", "and nowhere.csv"],
+        ),
         ({"model.encoder": "", "data.answer_length": 65}, ["data.answer_length is 65", "64 positions"]),
         (NEW | {"model.new_encoder.heads": 4, "data.answer_length": 65}, ["data.answer_length is 65", "64 positions"]),
         (NEW | {"model.new_encoder.heads": 12}, ["model.new_encoder.heads is 12", f"{WIDTH}"]),
