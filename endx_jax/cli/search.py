@@ -124,9 +124,11 @@ def search(
         with locked(opened.path.with_name(f"{opened.path.name}.lock"), waits=True):
             _change(opened, add, delete or [], reading)
     chosen = mode or (opened.default_mode if weight is None else "hybrid")
+    first = max(top, rerank_top) if pairs else top
+    about = opened.describe(chosen) + (f", the best {first:,} re-ranked by {rerank}" if pairs else "")
 
     def ask(texts: list[str]) -> "list[list[FoundDocument]]":
-        answers = opened.search(texts, max(top, rerank_top) if pairs else top, mode=chosen, where=wanted)
+        answers = opened.search(texts, first, mode=chosen, where=wanted)
         if wanted and not any(answers) and (reason := why_nothing(opened.snapshot.where, wanted)):
             _note(f"nothing found: {reason}")
         return rerank_answers(pairs, texts, answers, top) if pairs else answers
@@ -135,13 +137,13 @@ def search(
         form = format or ("text" if not questions else "jsonl" if output and output.suffix == ".jsonl" else "trec")
         started = time.monotonic()
         with replacing(output) if output else contextlib.nullcontext(sys.stdout) as stream:
-            _answer_all(opened, ask, named, stream, form, chosen)
+            _answer_all(about, ask, named, stream, form, chosen)
         if output:
             seconds = time.monotonic() - started
             counts = f"{counted(len(named), 'question')}, {counted(len(opened), 'document')}"
             _note(f"{counts}, {seconds:.1f} s: {output}")
     elif not (add or delete):
-        _converse(opened, ask, chosen)
+        _converse(about, ask)
 
 
 def _change(index: "Index", add: str, delete: Sequence[str], reading: Mapping[str, Any]) -> None:
@@ -199,10 +201,8 @@ def _in_parts(documents: Iterable["Document"]) -> "Iterator[list[Document]]":
         yield part
 
 
-def _answer_all(
-    index: "Index", ask: Ask, questions: Sequence["NamedQuestion"], stream: IO, form: str, mode: str
-) -> None:
-    """Writes the answers to questions in the format `form`."""
+def _answer_all(about: str, ask: Ask, questions: Sequence["NamedQuestion"], stream: IO, form: str, mode: str) -> None:
+    """Writes the answers to questions in the format `form`, and a note `about` the search."""
     from endx_jax.cli.answers import formatted
 
     if form != "text" and isinstance(stream, io.TextIOWrapper):
@@ -211,19 +211,19 @@ def _answer_all(
         some = questions[start : start + TOGETHER]
         answers = zip(some, ask([question.text for question in some]), strict=True)
         if start == 0:
-            _note(index.describe(mode))
+            _note(about)
         stream.writelines(formatted(form, *pair, tag=mode, naming=len(questions) > 1) for pair in answers)
     stream.flush()
 
 
-def _converse(index: "Index", ask: Ask, mode: str) -> None:
+def _converse(about: str, ask: Ask) -> None:
     """Answers questions typed at a terminal, with line editing and history, until the input ends (Ctrl-D)."""
     import readline  # noqa: F401  # importing it enables line editing in `input`
 
     from endx_jax.cli.answers import to_text
 
     ask(["ready"])  # loads and compiles before the first question
-    _note(f"{index.describe(mode)}\nType a question; Ctrl-D exits.")
+    _note(f"{about}\nType a question; Ctrl-D exits.")
     while True:
         try:
             question = input("? ").strip()

@@ -47,7 +47,8 @@ def main(argv: list[str]) -> None:
     from endx_jax.experiment.run import run
 
     results = run(config, workdir)
-    say(f"{(time.monotonic() - started) / 60:.1f} minutes in total; results are in {workdir}")
+    place = "" if results is None else f"; results are in {workdir}"
+    say(f"{(time.monotonic() - started) / 60:.1f} minutes in total{place}")
     if results is not None and distributed.is_primary():
         method = find_method(config.objective.name)
         say(_next_steps(workdir, config.data.path) if method.embeds else _next_steps_with_pairs(workdir))

@@ -378,9 +378,10 @@ class TextProcessor(TextOptions, _WithTokenizer):
         """Tokenizes N texts."""
         return self.tokenizer([self.prompt + text for text in texts] if self.prompt else texts, self.length)
 
-    def describe_cut(self, cut: int, count: int, side: str = "answer") -> str:
-        """Returns a line about `cut` of `count` texts of a side that are too long, and what to do about it."""
-        return (
-            f"{cut:,} of {count:,} texts reach the limit of {self.length} tokens: only their beginnings are embedded; "
-            f"split them into passages, or train with a larger data.{side}_length"
-        )
+    def describe_cut(self, cut: int, count: int, side: str = "answer", *, split: bool = False) -> str:
+        """Returns a line about `cut` of `count` texts of a side, or passages of `split` ones, and what to do."""
+        limit = f"reach the limit of {self.length} tokens: only their beginnings are embedded"
+        train = f"train with a larger data.{side}_length"
+        if split:
+            return f"{cut:,} of {count:,} passages {limit}, and BM25 reads them whole; to embed more, {train}"
+        return f"{cut:,} of {count:,} texts {limit}; split them into passages, or {train}"

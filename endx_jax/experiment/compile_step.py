@@ -42,19 +42,21 @@ def compile_and_restore(plan: TrainPlan, checkpoints: Checkpoints | None = None)
         _check_fits(plan, plan.expected_peak)
     say(f"memory: expected peak {gigabytes(plan.expected_peak)} of {gigabytes(memory.total)} free")
 
+    start = checkpoints.latest_step if checkpoints else None
+    if start is not None:
+        say(f"resuming from the checkpoint of step {start} of {plan.steps}")
+
     def load() -> TrainState:
-        start = checkpoints.latest_step if checkpoints else None
         if checkpoints and start is not None:
-            say(f"resuming from the checkpoint of step {start} of {plan.steps}")
             state = checkpoints.restore(start, plan.state)
             return dataclasses.replace(state, params=model.with_base(state.params, plan.mesh))
         params = put(model.initial_params(), plan.shardings.params)
         return jax.jit(plan.create, out_shardings=plan.shardings)(params)
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:  # parameters are read while the step is compiled
-        compiling = thread.submit(_compile_what_fits, plan)
+        compiling = thread.submit(_compile_what_fits, plan) if start != plan.steps else None
         state = load()
-        plan, step = compiling.result()
+        plan, step = compiling.result() if compiling else (plan, CompiledStep({}, plan.train_step))
     trim()
     check_equal(lambda: {"choice of chunks": str(plan.choice)})
     _check_fits(plan, memory.peak(step.bytes()))
@@ -92,7 +94,7 @@ def _compile(plan: TrainPlan, calls: Sequence[Batch | Stacked]) -> CompiledStep:
     with progress:
         step = compile_ahead(plan.train_step, plan.state, calls, plan.mesh)
     if calls:
-        say(f"compiled in {time.perf_counter() - started:.0f} s")
+        say(f"programs ready after {time.perf_counter() - started:.0f} s")
     return step
 
 

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from endx_jax import pretrained
 from endx_jax.buckets import NOT_OF_MODEL, local_copy
 from endx_jax.data.tokenization import TextOptions, TextProcessor
-from endx_jax.errors import EndxError
+from endx_jax.errors import EndxError, located
 from endx_jax.experiment.config import Settings
 from endx_jax.experiment.finalize import finalize, prompts
 from endx_jax.files import sha256_of
@@ -211,8 +211,11 @@ def read_sources(
       EndxError: an encoder is missing or not supported.
     """
     given, read = settings.model, functools.cache(readers[bool(settings.model.encoder)])
-    names = given.pretrained, given.answer_pretrained or given.pretrained
-    return {side: read(str(folders[side] if folders else name)) for side, name in zip(SIDES, names, strict=True)}
+    names, sources = ("pretrained", "answer_pretrained" if given.answer_pretrained else "pretrained"), {}
+    for side, name in zip(SIDES, names, strict=True):
+        with located("" if folders else f"model.{name}"):
+            sources[side] = read(str(folders[side] if folders else getattr(given, name)))
+    return sources
 
 
 def read_encoders(

@@ -1,6 +1,7 @@
 """What search uses after a run: the trained model or that before training, and the fusion with BM25."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from endx_jax.data.sources import pools
 from endx_jax.experiment.prepared_run import Run
 from endx_jax.methods.evaluation import UNTRAINED, UNTRAINED_HYBRID
 from endx_jax.metrics.significance import CONFIDENCE, FEWEST, paired_difference
+from endx_jax.parallel.console import say, showing_progress
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import ScoreBlock, evaluate_set
 from endx_jax.ranking.hybrid import ENOUGH, Hybrid, default_hybrid, fit_fusion, fit_known
@@ -77,6 +79,9 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
     if len(records.questions) < FEWEST:
         default = default_hybrid(cosine=cosine)
         return Served(trained, default, default, about)
+    done = "comparing the model before and after training" if initial else "fitting the weight of BM25"
+    say(f"{done} on {len(records.questions):,} validation questions over {len(records.candidates):,} answers")
+    encode = functools.partial(run.encoder, progress=showing_progress())
     lexical = BM25.of_texts(records.candidates, records.text_language).scaled_block(records.questions)
     known = known_questions(records.candidates, sets_of(run, "train"), besides=set(records.questions))
     # Known questions only help to find what is ranked by tokens.
@@ -85,13 +90,13 @@ def choose_served(run: Run, trained: dict, initial: Callable[[], dict] | None) -
 
     def fitted(towers: dict) -> tuple[Hybrid, np.ndarray]:
         """Returns the chosen fusion with BM25, and the measure of each question by it without known questions."""
-        questions = run.encoder(towers, "question", records.questions)
-        scores = mean_maxsim(questions, scores_of(questions, run.encoder(towers, "answer", records.candidates)))
+        questions = encode(towers, "question", records.questions)
+        scores = mean_maxsim(questions, scores_of(questions, encode(towers, "answer", records.candidates)))
         hybrid = fit_fusion(scores, lexical, records, measure, cosine=cosine)
         values = evaluate_set(hybrid.score_block(scores, lexical), records).values[measure]
         if by_known is None:
             return hybrid, values
-        asked = run.encoder(towers, "question", [question for of_text in known for question in of_text])
+        asked = encode(towers, "question", [question for of_text in known for question in of_text])
         return fit_known(hybrid, scores, *by_known(dense_scores(questions, asked)), records, measure), values
 
     hybrid, after = fitted(trained)

@@ -12,7 +12,7 @@ from endx_jax.experiment.model_card import Subject, card_text
 from endx_jax.experiment.workdir import check_output
 from endx_jax.export import sentence_transformers, stablehlo
 from endx_jax.export.towers import one_tower, plain, write_json
-from endx_jax.export.verify import REPORT, Report, check_runtime, verify
+from endx_jax.export.verify import REPORT, Report, verify
 from endx_jax.files import expanded, replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel
 from endx_jax.settings import check_range, require
@@ -52,8 +52,6 @@ def export(
     output = expanded(output)
     check_output(output, REPORT, "export")
     check_output(_failed(output), REPORT, "export")
-    if tolerance is not None:
-        check_runtime(kind)
     exported = plain(model)
     if truncate_dim is not None:
         require(not model.by_token, "--truncate-dim needs a model with one vector for each text")

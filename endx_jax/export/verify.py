@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
 import itertools
 import json
 import os
@@ -32,12 +31,6 @@ REPORT = "export_report.json"
 TEXTS = 200  # in addition to HARD_TEXTS
 
 ENCODE = pathlib.Path(__file__).parent / "scripts" / "encode_elsewhere.py"
-
-# Module and pip requirement of each format's runtime.
-RUNTIMES = {
-    "sentence-transformers": ("sentence_transformers", "'sentence-transformers>=6.2'"),
-    "stablehlo": ("flatbuffers", "flatbuffers"),
-}
 
 HARD_TEXTS = (
     "",
@@ -74,13 +67,6 @@ class Report:
     largest_difference: Mapping[str, float] = dataclasses.field(default_factory=dict)
     tolerance: float | None = None
     passed: bool | None = None
-
-
-def check_runtime(kind: str) -> None:
-    """Raises EndxError if the runtime of a format is not installed."""
-    module, requirement = RUNTIMES[kind]
-    if importlib.util.find_spec(module) is None:
-        raise EndxError(f"--verify needs the runtime of --format={kind}: pip install {requirement}")
 
 
 def verify(kind: str, folder: pathlib.Path, model: EmbeddingModel, tolerance: float) -> Report:

@@ -135,7 +135,7 @@ def encode_corpus(
         Lexical().rank(Snapshot.read(Store(path)), [], 1)  # makes the caches
     say(f"the index is {path}")
     if model.encoder.cut:
-        say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded))
+        say(model.encoder.processors["answer"].describe_cut(model.encoder.cut, encoded, split=surveyed.split))
     return path
 
 

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.metrics.significance import FEWEST, Difference, paired_difference
 from endx_jax.numerics import unit_rows
-from endx_jax.parallel.console import showing_progress
+from endx_jax.parallel.console import say, showing_progress
 from endx_jax.ranking.evaluate import MEAN, MEASURES, VALIDATION, Evaluation, EvaluationSettings
 from endx_jax.ranking.hybrid import WEIGHT, Hybrid, default_hybrid
 from endx_jax.ranking.results import COLUMNS, Results, aligned
@@ -80,6 +80,7 @@ class EmbeddingEvaluator:
         return self._add("trained", trained, results, "hybrid", results.hybrid)
 
     def _add(self, name: str, params: dict, results: Results, fused: str, hybrid: Hybrid | None) -> DenseResult:
+        say(f"ranking by `{name}`")
         encode, encoded = self._encoder(params, progress=showing_progress()), {}
 
         def encode_once(side: str, texts: Sequence[str]) -> np.ndarray:

@@ -59,6 +59,6 @@ def _from_hub(hub_id: str, hint: str = "", before: str = "") -> pathlib.Path:
         hub_id,
         HUB_FILES,
         what=f"the pretrained model {hub_id!r} is not a local folder and",
-        remedy=f"{before}give a folder (in training, model.pretrained=DIR), or connect to the hub{hint}",
+        remedy=f"{before}give a folder, or connect to the hub{hint}",
     )
     return static_folder(str(folder)) or folder

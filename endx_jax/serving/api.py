@@ -101,11 +101,11 @@ class Server:
     batcher: Batcher
     limits: Limits
 
-    def note(self, **encoded: Encoded) -> dict[str, str]:
-        """Returns the field `note` if texts were cut; the arguments are named by their sides."""
+    def note(self, *, split: bool = False, **encoded: Encoded) -> dict[str, str]:
+        """Returns the field `note` if texts, or passages of `split` ones, were cut; arguments are named by their sides."""
         processors = self.service.model.encoder.processors
         counts = {side: (int(of.truncated.sum()), len(of.tokens)) for side, of in encoded.items()}
-        lines = [processors[side].describe_cut(*count, side) for side, count in counts.items() if count[0]]
+        lines = [processors[side].describe_cut(*count, side, split=split) for side, count in counts.items() if count[0]]
         return {"note": "; ".join(lines)} if lines else {}
 
     async def encode(self, request: Request, side: str, texts: Sequence[str]) -> Encoded:
@@ -245,7 +245,8 @@ async def add(request: Request, body: DocumentsRequest) -> Response:
         # The change is made even if the client disconnects from here on.
         await asyncio.shield(run_in_threadpool(server.service.add, documents, encoded.embeddings, known))
     ids = [document.id for document in documents if document.passage < 2]
-    return _json({"ids": ids, **server.note(answer=encoded)}, status=201)
+    note = server.note(answer=encoded, split=all(new.split for new in body.documents))
+    return _json({"ids": ids, **note}, status=201)
 
 
 @router.get("/documents/{id:path}")

@@ -88,8 +88,9 @@ def test_a_pair_classifier_re_orders_what_was_found(workdir, texts, pair_workdir
     question = "where is the cat 3"
     arguments = (f"--workdir={workdir}", question, "--format=jsonl")
     before = [answer["id"] for answer in json.loads(search(*arguments, "--top=4").out)["answers"]]
-    reranked = search(*arguments, "--top=2", f"--rerank={pair_workdir}", "--rerank-top=4").out
-    after = json.loads(reranked)["answers"]
+    reranked = search(*arguments, "--top=2", f"--rerank={pair_workdir}", "--rerank-top=4")
+    assert reranked.err.endswith(f", the best 4 re-ranked by {pair_workdir}\n")
+    after = json.loads(reranked.out)["answers"]
     pairs = np.array([[0, n] for n in range(4)])
     scores = load_pair_scorer(pair_workdir)([question], [texts[name] for name in before])(pairs)
     assert [answer["id"] for answer in after] == [before[n] for n in np.argsort(-scores, kind="stable")[:2]]

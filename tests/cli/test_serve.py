@@ -75,9 +75,11 @@ def test_a_folder_of_documents_is_encoded_once_and_served(service, tiny_bert, tm
     encode.main([*flags, "--precision=int8"])  # into another index
     service(*flags)
     assert "is their index already; nothing to encode" in capsys.readouterr().out
-    (tmp_path / "docs" / "dog.md").write_text("# The dog\n\nThe dog ran.")
+    (tmp_path / "docs" / "dog.md").write_text("# The dog\n\n" + "The dog ran. " * 100)
     assert len(service(*flags).index) == 2
-    assert "encoded 1 document, took over 1 of " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "encoded 2 passages, took over 1 of " in said
+    assert "\n2 of 2 passages reach the limit of 64 tokens" in said
     pairs = written(tmp_path / "pairs.csv", "key,asked,answer,about\n7,where is the cat,on a mat,Cats\n")
     columns = ["--text-column=answer", "--question-column=asked", "--title-column=about", "--id-column=key"]
     ((_, document),) = service(flags[0], f"--corpus={pairs}", *columns).index.snapshot

@@ -91,6 +91,8 @@ def test_next_steps_fit_the_data(trained_workdir, monkeypatch, endx):
         steps = endx("train", "--config=minilm", f"--workdir={trained_workdir}", f"--config.data.path={data}").out
         assert f"\n  {shown}" in steps
         assert hidden not in steps
+    monkeypatch.setattr("endx_jax.experiment.run.run", lambda config, workdir: None)  # as at train.stop_at_step
+    assert endx("train", "--config=minilm").out.endswith(" minutes in total\n")
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def files(tmp_path_factory):
     return folder
 
 
+SQUAD = {"pool": "answers", "group_size": 32, "hard_negatives": 1}  # as in recipes
 PAIRS_CSV, DOCUMENTS = {"path": "pairs.csv"}, {"path": "docs.jsonl", "format": "documents"}
 
 
@@ -81,6 +82,7 @@ PAIRS_CSV, DOCUMENTS = {"path": "pairs.csv"}, {"path": "docs.jsonl", "format": "
         (PAIRS_CSV | {"test_path": "pairs.csv"}, ["all its questions are in the test data", "train on other"]),
         (PAIRS_CSV | {"pool": "answers"}, ["mrqa, natural_questions", "columns", "leave data.pool"]),
         (PAIRS_CSV | {"pool": "answers", "test_path": "pairs.csv"}, ["pairs.csv is not reading-comprehension data"]),
+        (PAIRS_CSV | SQUAD, ["data.pool=", "data.group_size=1", "data.hard_negatives=-1"]),
         (DOCUMENTS, ["docs.jsonl, line 1", "'text'", "'title', 'about'"]),
         (DOCUMENTS | {"pool": "answers"}, ["docs.jsonl is read as documents", "leave data.pool empty"]),
         (DOCUMENTS | {"path": "nothing.jsonl"}, ["nothing.jsonl", "no such file"]),
@@ -129,7 +131,10 @@ UNSEEN = {"data.validation_fraction": 0.0}
     ("changes", "named"),
     [
         ({"data.format": "documents"}, ["data.format=documents", "objective.name=dual"]),
-        ({"model.pretrained": "nowhere", "data.path": "nowhere.csv"}, ["nowhere", "and nowhere.csv"]),
+        (
+            {"model.pretrained": "nowhere", "data.path": "nowhere.csv"},
+            ["model.pretrained: ", "nowhere", "and nowhere.csv"],
+        ),
         ({"model.encoder": "", "data.answer_length": 65}, ["data.answer_length is 65", "64 positions"]),
         (NEW | {"model.new_encoder.heads": 4, "data.answer_length": 65}, ["data.answer_length is 65", "64 positions"]),
         (NEW | {"model.new_encoder.heads": 12}, ["model.new_encoder.heads is 12", f"{WIDTH}"]),

@@ -14,7 +14,7 @@ from endx_jax.ranking.hybrid import Hybrid
 @pytest.mark.parametrize(
     ("better", "questions"), [("untrained", 60), ("trained", 60), ("neither", 60), ("untrained", 20)]
 )
-def test_the_model_before_training_is_served_only_where_validation_shows_that_it_is_better(better, questions):
+def test_the_model_before_training_is_served_only_where_validation_shows_that_it_is_better(better, questions, capsys):
     pairs = [(f"ask {n}", f"say {n}") for n in range(questions + 40)]
     whole = RetrievalSet.from_pairs(pairs)
     parts = {"train": whole.subset(range(questions, len(pairs))), "validation": whole.subset(range(questions))}
@@ -24,7 +24,7 @@ def test_the_model_before_training_is_served_only_where_validation_shows_that_it
     settings = types.SimpleNamespace(data=DataSettings(path="p"), model=towers, evaluation=evaluation)
     pools = []
 
-    def encode(params, side, texts):
+    def encode(params, side, texts, progress):
         pools.append(len(texts))
         numbers = [int(text.split()[1]) for text in texts]  # one of the two confuses half of the questions
         wrong = side == "question" and params["name"] != better and better != "neither"
@@ -35,6 +35,7 @@ def test_the_model_before_training_is_served_only_where_validation_shows_that_it
     served = choose_served(run, {"name": "trained"}, lambda: {"name": "untrained"})
     chosen = "untrained" if (better, questions) == ("untrained", 60) else "trained"
     assert served.towers["name"] == served.about["system"] == chosen
+    assert ("on 60 validation questions over 100 answers" in capsys.readouterr().out) == (questions == 60)
     if questions == 60:
         assert pools == [60, 100] * 2  # the train set's answers are searched too
         expected = {

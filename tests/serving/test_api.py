@@ -118,7 +118,7 @@ def test_a_model_that_can_only_search_adds_no_documents(service, serve):
 def test_a_long_text_is_split_into_passages_which_replace_each_other(served):
     new = {"id": "long", "text": "The cat sat. " * 150, "metadata": {"title": "Cats", "lang": "en"}, "split": True}
     status, content = served.post("/documents", {"documents": [new]})
-    assert (status, content["ids"]) == (201, ["long"])
+    assert (status, content["ids"], "passages reach the limit of" in content["note"]) == (201, ["long"], True)
     _, whole = served.get("/documents/long")
     assert (whole["metadata"], whole["text"].replace("\n\n", " ")) == (new["metadata"], new["text"].strip())
     other = {"id": "long#2", "text": "A reply about cats.", "metadata": {"passage_of": "long"}}

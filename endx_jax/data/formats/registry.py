@@ -165,9 +165,13 @@ class Data:
         if not self.format.paragraphs:
             kinds = ", ".join(known.name for known in FORMATS if known.paragraphs)
             choice = "name a file of such data, or " if self.place.is_folder else ""
+            settings = self.options.settings  # of which this data may refuse others too
+            more = " --config.data.group_size=1" * (settings.group_size > 1)
+            more += " --config.data.hard_negatives=-1" * (settings.hard_negatives > 0)
+            flags = f" (in training --config.data.pool={more})" if more else ""
             raise EndxError(
                 f"{self.path} is not reading-comprehension data ({kinds}) but {self.format.name}; {choice}leave "
-                "data.pool empty"
+                f"data.pool empty{flags}"
             )
         yield from self._each(self.format.paragraphs)
 
