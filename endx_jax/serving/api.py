@@ -9,7 +9,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,8 +101,8 @@ class Server:
     batcher: Batcher
     limits: Limits
 
-    def note(self, *, split: bool = False, **encoded: Encoded) -> dict[str, str]:
-        """Returns the field `note` if texts, or passages of `split` ones, were cut; arguments are named by their sides."""
+    def note(self, encoded: Mapping[str, Encoded], *, split: bool = False) -> dict[str, str]:
+        """Returns the field `note` if texts of a side, or passages of `split` ones, were cut."""
         processors = self.service.model.encoder.processors
         counts = {side: (int(of.truncated.sum()), len(of.tokens)) for side, of in encoded.items()}
         lines = [processors[side].describe_cut(*count, side, split=split) for side, count in counts.items() if count[0]]
@@ -136,7 +136,7 @@ async def embed(request: Request, body: EmbeddingsRequest) -> Response:
     if body.encoding_format == "base64":
         rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
     data = [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)]
-    read = {"model": body.model or model.name, "usage": usage(encoded), **server.note(**{side: encoded})}
+    read = {"model": body.model or model.name, "usage": usage(encoded), **server.note({side: encoded})}
     return _json({"object": "list", "data": data, **read})
 
 
@@ -179,7 +179,7 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
             answers = await server.encode(request, "answer", body.documents)
             sides = [truncate_width(one.embeddings, model.width, model.cosine) for one in (asked, answers)]
             scores = sides[1] @ sides[0][0]
-            read = {"usage": usage(asked, answers), **server.note(question=asked, answer=answers)}
+            read = {"usage": usage(asked, answers), **server.note({"question": asked, "answer": answers})}
         else:
             job, tokens, cut = await run_in_threadpool(server.service.read_pairs, body.query, body.documents)
             pairs = [body.query[:MOST_CHARACTERS] + text for text in body.documents]  # whose lengths are the cost
@@ -218,7 +218,7 @@ async def find(request: Request, body: SearchRequest) -> Response:
         if body.where and not results:
             reason = await run_in_threadpool(lambda: why_nothing(index.snapshot.where, body.where or {}))
     took = round(1e3 * (time.perf_counter() - start), 3)
-    note = {"note": reason} if reason else server.note(question=encoded) if results and encoded else {}
+    note = {"note": reason} if reason else server.note({"question": encoded}) if results and encoded else {}
     return _json({"results": results, "mode": mode, "took_ms": took, "documents": len(index), **note})
 
 
@@ -245,7 +245,7 @@ async def add(request: Request, body: DocumentsRequest) -> Response:
         # The change is made even if the client disconnects from here on.
         await asyncio.shield(run_in_threadpool(server.service.add, documents, encoded.embeddings, known))
     ids = [document.id for document in documents if document.passage < 2]
-    note = server.note(answer=encoded, split=all(new.split for new in body.documents))
+    note = server.note({"answer": encoded}, split=all(new.split for new in body.documents))
     return _json({"ids": ids, **note}, status=201)
 
 
