@@ -395,7 +395,7 @@ _names: dict[str, str] = {}  # of the local paths in each open context of `namin
 
 @contextlib.contextmanager
 def naming(local: pathlib.Path, name: str) -> Iterator[None]:
-    """Context in which messages and errors name what is written to a local path and then uploaded by its URL."""
+    """Context in which messages and errors show a URL in place of the local path of an output that is uploaded."""
     _names[str(local)] = name
     try:
         yield

@@ -67,7 +67,7 @@ def encode(
         of_shards = corpus or reuse or pool or language or shard != "1/1" or encoding != Encoding()
         require(
             not of_shards and {*reading.values()} <= {None},
-            "--join joins shards as they were encoded: leave out all further flags but --output",
+            "--join joins shards as they were encoded: leave out all other flags except --output",
         )
         count = join_shards(output, list(map(local_copy, join)))
         say(f"{counted(count, 'document')} of {len(join)} shards; the index is {output}")

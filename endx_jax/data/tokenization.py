@@ -384,4 +384,5 @@ class TextProcessor(TextOptions, _WithTokenizer):
         train = f"train with a larger data.{side}_length"
         if split:
             return f"{cut:,} of {count:,} passages {limit}, and BM25 reads them whole; to embed more, {train}"
-        return f"{cut:,} of {count:,} texts {limit}; split them into passages, or {train}"
+        advice = "shorten them" if side == "question" else "split them into passages"
+        return f"{cut:,} of {count:,} texts {limit}; {advice}, or {train}"

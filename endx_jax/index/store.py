@@ -216,7 +216,7 @@ def insert(
     by_token = isinstance(tokens, RaggedVectors)
     if database.execute(HAS_TOKENS).fetchone() == (not by_token,):
         kinds = "one vector", "token vectors"
-        of = f"{kinds[by_token]} for each document and an index with {kinds[not by_token]}"
+        of = f"{kinds[by_token]} for each document, but the index has {kinds[not by_token]}"
         raise EndxError(f"embeddings have {of}: encode them with {info.model.get('name')}")
     vectors = tokens if by_token else [None] * len(documents)
     row, last = _last_document(database)

@@ -48,7 +48,7 @@ class MethodSettings:
         )
 
     def fitted(self, counts: Counts) -> Self:
-        """Returns the settings with what they leave to the training data."""
+        """Returns the settings with the values that depend on the training data."""
         del counts
         return self
 

@@ -209,8 +209,8 @@ def _product_jvp(subscripts, arrays, tangents):
 def _exponentials(scores: Array, dtype: jnp.dtype) -> tuple[Array, Array]:
     """Returns exp(scores - maximum of the row) in `dtype`, and its sums over rows in float32, [..., 1].
 
-    Of what is divided by the sums, as constants, the gradient is that of the softmax. It keeps no scores in float32,
-    which would take the most memory of a step, and the gradient of the sums would keep the dividend.
+    The gradient is that of the softmax if the caller divides by the sums as constants (`stop_gradient`). So no scores
+    in float32 and no dividend are kept, which would take the most memory of a step.
     """
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return weights.astype(dtype), jnp.sum(weights, axis=-1, keepdims=True)

@@ -307,7 +307,7 @@ class TokenStore:
 
     @property
     def counts(self) -> Counts:
-        """As `Pairs.counts`: a pair counts once for each source that has it."""
+        """Counts as of `Pairs.counts`, where a pair counts once for each source that has it."""
         return self.pairs().counts
 
     def question_names(self, rows: np.ndarray) -> list[str]:

@@ -39,8 +39,8 @@ class MatchingSettings(DualSettings):
         further = self.matryoshka_dims or self.learn_temperature or self.distillation.loss
         require(
             self.match == IN_BATCH or not (further or self.contrastive != ContrastiveSettings()),
-            f"objective.match={self.match} has no prefixes, learned temperature, objective.contrastive or "
-            f"objective.distillation: leave them, or set objective.match={IN_BATCH}",
+            f"objective.match={self.match} does not support objective.matryoshka_dims, learn_temperature, "
+            f"contrastive and distillation: leave these at their defaults, or set objective.match={IN_BATCH}",
         )
 
 

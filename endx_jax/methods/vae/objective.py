@@ -68,7 +68,8 @@ class VaeSettings(MatchingSettings, DecodingSettings):
         super().__post_init__()
         require(
             not self.distillation.loss,
-            "objective.name=vae takes no hard negatives, which objective.distillation compares: leave its loss empty",
+            "objective.name=vae takes no hard negatives, which objective.distillation needs: leave "
+            "objective.distillation.loss empty",
         )
         require(
             not (self.anneal_steps and self.anneal_epochs),
