@@ -215,16 +215,18 @@ def main() -> None:
         rows.append(row)
     print(common.table(rows))
     english = [name for name in names if name not in DOMAINS or DOMAINS[name].language == "english"]
-    means = {}
-    for system in dict.fromkeys(system for _, system in compared):
-        for column in found[english[0], system]:
-            differences = [
-                float(found[name, system][column]["mrr"].mean() - found[name, chosen.baseline][column]["mrr"].mean())
-                for name in english
-                if (name, system) in compared
-            ]
-            mean = means[f"{system} {column}"] = mean_over_domains(differences)
-            print(f"{system} - {chosen.baseline}, {column}, {len(differences)} English sets: {mean}")
+    means: dict[str, str] = {}
+    differences: dict[tuple[str, str], list[float]] = {}
+    for name, system in (key for key in compared if key[0] in english):
+        base = found[name, chosen.baseline]
+        for column, values in found[name, system].items():
+            if column in base:
+                gain = float(values["mrr"].mean() - base[column]["mrr"].mean())
+                differences.setdefault((system, column), []).append(gain)
+    for (system, column), gains in differences.items():
+        if len(gains) > 1:
+            mean = means[f"{system} {column}"] = mean_over_domains(gains)
+            print(f"{system} - {chosen.baseline}, {column}, {len(gains)} English sets: {mean}")
     counts = {name: {"pairs": len(one.pairs), "split by": one.held_out_by} for name, one in tasks.items()}
     common.write(chosen.json, vars(chosen), rows, domains=counts, comparisons=count, means=means, seed=chosen.seeds)
 

@@ -408,7 +408,7 @@ def naming(local: pathlib.Path, name: str) -> Iterator[None]:
 
 def renamed(line: str) -> str:
     """Returns a message with URLs in place of the local paths of `naming`."""
-    for local, name in _names.items():
+    for local, name in [*_names.items()]:  # other threads change it
         line = line.replace(local, name)
     return line
 

@@ -1,18 +1,12 @@
 """`endx export`: writes a model for sentence-transformers or as StableHLO programs."""
 
-import importlib.util
 from typing import Literal
 
 from etils import epath
 
 from endx_jax.cli.parser import main_of
+from endx_jax.export.runtimes import check_runtime
 from endx_jax.settings import require
-
-# Module and pip requirement of each format's runtime, for --verify.
-RUNTIMES = {
-    "sentence-transformers": ("sentence_transformers", "'sentence-transformers>=6.2'"),
-    "stablehlo": ("flatbuffers", "flatbuffers"),
-}
 
 
 def write_export(
@@ -37,9 +31,8 @@ def write_export(
       truncate_dim: keep the first N dimensions by default, for a model trained with objective.matryoshka_dims [all]
     """
     require(bool(workdir) != bool(model), "nothing to export: set one of --workdir=RUN and --model=NAME")
-    module, requirement = RUNTIMES[format]
-    installed = not verify or importlib.util.find_spec(module) is not None
-    require(installed, f"--verify needs the runtime of --format={format}: pip install {requirement}")
+    if verify:
+        check_runtime(format)  # before the model is loaded
 
     from endx_jax.export.run import export
     from endx_jax.inference import load

@@ -120,7 +120,7 @@ def search(
         pairs = load_pair_scorer(rerank)
     # The model is loaded on first use, as BM25 does not need it.
     opened = open_index(index or run_index(workdir or ""), model or workdir, engine=engine, weight=weight)
-    if add or delete:  # what one process reads of known questions, and adds to, another one does not change meanwhile
+    if add or delete:  # another `endx search` waits; servers and Python may change documents meanwhile
         with locked(opened.path.with_name(f"{opened.path.name}.lock"), waits=True):
             _change(opened, add, delete or [], reading)
     chosen = mode or (opened.default_mode if weight is None else "hybrid")

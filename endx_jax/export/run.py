@@ -11,6 +11,7 @@ from endx_jax.errors import EndxError
 from endx_jax.experiment.model_card import Subject, card_text
 from endx_jax.experiment.workdir import check_output
 from endx_jax.export import sentence_transformers, stablehlo
+from endx_jax.export.runtimes import check_runtime
 from endx_jax.export.towers import one_tower, plain, write_json
 from endx_jax.export.verify import REPORT, Report, verify
 from endx_jax.files import expanded, replace_folder, staging_folder, write_text
@@ -47,11 +48,13 @@ def export(
 
     Raises:
       EndxError: the format does not support the model, the folder contains other files, or verification fails. An
-        export that fails is kept in `OUTPUT.failed`.
+        export that fails is kept in `OUTPUT.failed`, unless OUTPUT is in a bucket.
     """
     output = expanded(output)
     check_output(output, REPORT, "export")
     check_output(_failed(output), REPORT, "export")
+    if tolerance is not None:
+        check_runtime(kind)
     exported = plain(model)
     if truncate_dim is not None:
         require(not model.by_token, "--truncate-dim needs a model with one vector for each text")

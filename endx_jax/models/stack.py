@@ -75,14 +75,14 @@ def run_layers(
         parameters = [jax.tree.structure(own_params.get(f"layers_{n}")) for n in range(len(kinds) * (not shared))]
         start, period = repetition([*itertools.zip_longest(kinds, parameters)])
     outputs, first = [keep_rows(x)], None
-    if joined := not scan and dropout_keys is not None and platform() == "gpu" and not owner.is_initializing():
+    # Layers that share parameters cast them for themselves, so that their gradients are summed in float32.
+    if joined := not (scan or shared or owner.is_initializing()) and dropout_keys is not None and platform() == "gpu":
         own_params = _cast_together(own_params, dtype)
     for n, kind in enumerate(kinds[:start]):
         if joined:
             alone = layer(config, dtype, kind, parent=None, name=f"layers_{n}")
-            params = own_params["layers_0" if shared else f"layers_{n}"]
             inputs = outputs[-1], fold(dropout_keys, n), *everywhere
-            outputs.append(cast(Array, alone.apply({"params": params}, *inputs)))
+            outputs.append(cast(Array, alone.apply({"params": own_params[f"layers_{n}"]}, *inputs)))
             continue
         module = first if shared and first else layer(config, dtype, kind, name=f"layers_{n}")
         first = first or module

@@ -20,6 +20,7 @@ from endx_jax.experiment.train_plan import TrainPlan, plan_training
 from endx_jax.files import expanded
 from endx_jax.models import sharding_hints
 from endx_jax.models.dual_encoder import SIDES
+from endx_jax.parallel.console import silenced
 from endx_jax.parallel.environment import check_flags
 from endx_jax.parallel.memory import DeviceMemory, measure
 from endx_jax.parallel.mesh import make_mesh
@@ -131,7 +132,9 @@ def _outlined(settings: Settings, platform: str, counts: Counts | None) -> Model
     sources = read_sources(settings, readers=(outline, outline_tokens))
     weights = {side: np.zeros(source.config.vocab_size, np.float32) for side, source in sources.items()}
     chosen = weights if settings.model.token_weights else None
-    return Model(finalize(settings, sources, counts), sources, {}, chosen, platform)
+    with silenced():  # the same lines for each chip
+        final = finalize(settings, sources, counts)
+    return Model(final, sources, {}, chosen, platform)
 
 
 def stay_offline() -> None:

@@ -101,7 +101,7 @@ class TextReader(Protocol):
 
 
 class Counts(NamedTuple):
-    """Numbers of distinct questions, right pairs and hard negatives of training data, and a limit of its scores.
+    """Numbers of distinct questions, right pairs and hard negatives of training data, and its largest teacher's score.
 
     The count of a `TokenStore` includes questions that have only hard negatives. `largest_score` is the largest
     absolute value of a teacher's scores, 0 without a teacher.
@@ -159,7 +159,8 @@ class Pairs:
     @property
     def counts(self) -> Counts:
         """Numbers of questions, pairs and hard negatives, and the largest score."""
-        largest = max((float(np.nanmax(np.abs(part.values), initial=0)) for part in self.scores or ()), default=0.0)
+        ends = (end(part.values, initial=0) for part in self.scores or () for end in (np.nanmin, np.nanmax))
+        largest = max((abs(float(end)) for end in ends), default=0.0)  # without a copy of the scores
         return Counts(len(self.questions), len(self), len(self.hard_negatives.values), largest)
 
     def release(self) -> None:

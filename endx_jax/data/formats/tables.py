@@ -3,6 +3,7 @@
 A table is one of documents if it has a column `text`, or no columns of a question and an answer.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -81,7 +82,7 @@ class ColumnParser:
         """
         first: dict[str, str] = {}
         flags: dict[str, set[bool]] = {}  # values of unused columns that hold only 0 and 1
-        count, where, chats, kinds, part = 0, "", 0, set[str | None](), dict[str, Any]()
+        count, where, chats, kinds, part = 0, "", 0, collections.Counter[str | None](), dict[str, Any]()
         for number, where, row in rows:
             asked = self.asked(row, where)
             chats += len(asked) > 1 and not row.keys() <= asked[0].keys() and any(map(row.__contains__, columns.CHATS))
@@ -96,7 +97,10 @@ class ColumnParser:
                     found = (columns.NO_TEXT.fullmatch(str(text).strip()) for text in listed)
                     kinds.update(one and one.lastgroup for one in found)
                 for name in chosen.labels:
-                    for value in _labels(part, name, chosen.answer, where):
+                    values: list[str] = []
+                    with contextlib.suppress(EndxError):  # parsing the row raises the same error
+                        values = _labels(part, name, chosen.answer, where)
+                    for value in values:
                         _check_label(name, value, first.setdefault(name, value), where)
                 if count == 1:
                     flags = {name: set() for name in part.keys() - {*chosen.labels, *chosen[:2]}}
@@ -108,8 +112,9 @@ class ColumnParser:
                         del flags[name]
             yield from ((number, where, part) for part in asked)
         file = where.rpartition(", ")[0] or where
-        if count >= columns.FEWEST and None not in kinds and kinds - {"number"} and self._names[ANSWER] is None:
-            told = f"all {count:,} answers of column {chosen.answer!r} are letters, ids or objects"
+        no_texts = None not in kinds and 2 * kinds["number"] < kinds.total()
+        if count >= columns.FEWEST and no_texts and self._names[ANSWER] is None:
+            told = f"all {count:,} answers of column {chosen.answer!r} are letters, numbers, ids or objects"
             hint = f"write their texts in their place, or name a column with {columns.flags(ANSWER)}"
             raise EndxError(f"{file}: {told}, such as {part[chosen.answer]!r:.60}; {hint}")
         if chats:
@@ -169,12 +174,13 @@ class ColumnParser:
 
 
 def _labels(row: dict, name: str, answer: str, where: str) -> list[str]:
-    """Returns the label in column `name` of each answer: an item of a list, or else the cell."""
+    """Returns the label in column `name` of each answer: of a list of answers an item of a list, or else the cell."""
     cell, answers = row[name], row[answer]
-    count = len(answers) if isinstance(answers, list) else 1
-    listed = cell if isinstance(cell, list) and len(cell) == count else [cell] * count
+    if not isinstance(answers, list):
+        return [str(cell).strip()]
+    listed = cell if isinstance(cell, list) and len(cell) == len(answers) else [cell] * len(answers)
     labels = [str(label).strip() for label in listed]
-    if isinstance(answers, list) and any(map(LABELS_AS_TEXT.match, labels)):
+    if any(map(LABELS_AS_TEXT.match, labels)):
         raise EndxError(f"{where}: {name!r} has not one label for each answer: write a row for each answer")
     return labels
 

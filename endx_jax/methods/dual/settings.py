@@ -159,7 +159,7 @@ class DualSettings(MethodSettings):
 
     def score_arrays(self, hard_negatives: int) -> int:
         """Returns the number of arrays of scores [B, B] of the dense loss with K hard negatives a question."""
-        directions = 1 if self.direction in (DualSettings.direction, BACKWARD) else 2
+        directions = 1 if self.direction in ("question_to_answer", BACKWARD) else 2
         return (directions + len(self.contrastive.same_side) + hard_negatives) * max(1, len(self.matryoshka_dims))
 
     def prefixes(self, normalize: bool) -> Prefixes:
