@@ -83,6 +83,7 @@ def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name)
     lists = [{"query": "q", "answer": ["wrong", "", "right"], name: [0, 1, 1]}, {"query": "r", "answer": [], name: []}]
     for file, given in (("x.jsonl", rows), ("x.parquet", rows), ("y.jsonl", lists)):
         assert read(written(tmp_path / file, given)).hard_negatives == ((1,),)
+    assert read(written(tmp_path / "x.jsonl", [{"q": "q", "a": "a", name: [0]}])).hard_negatives is None  # a topic
 
 
 def test_labels_in_the_lists_of_categories_are_those_of_rows(tmp_path):
@@ -127,6 +128,8 @@ def test_ids_and_objects_written_as_text_are_no_answers(tmp_path, answer):
     for others in ([{"question": "r", "answer": "a text"}], [row | {"answer": "1998, 45 m"} for row in rows]):
         written(path, others + rows[: 10 * (len(others) == 1)])
         assert others[0]["answer"] in read(path).candidates
+    written(path, [*(row | {"answer": "12"} for row in rows[2:]), *rows[:2]])  # mostly numbers
+    assert "12" in read(path).candidates
 
 
 def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
