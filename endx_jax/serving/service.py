@@ -86,7 +86,7 @@ def search_result(answer: FoundDocument, longest: int) -> dict[str, Any]:
 
 
 class Found(NamedTuple):
-    """Results of a question, each a `search_result`, and the question's encoding; None in mode `bm25`."""
+    """Search results of a question, each a `search_result`, and the encoded question, None in mode `bm25`."""
 
     results: list[dict[str, Any]]
     encoded: Encoded | None

@@ -101,9 +101,9 @@ class TextReader(Protocol):
 
 
 class Counts(NamedTuple):
-    """Numbers of distinct questions, right pairs and hard negatives of training data, and its largest teacher's score.
+    """Numbers of questions, right pairs and hard negatives of training data, and the largest score of a teacher.
 
-    The count of a `TokenStore` includes questions that have only hard negatives. `largest_score` is the largest
+    Equal questions count once. The count of a `TokenStore` includes questions with only hard negatives. `largest_score` is the largest
     absolute value of a teacher's scores, 0 without a teacher.
     """
 
