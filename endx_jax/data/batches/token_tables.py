@@ -103,8 +103,8 @@ class TextReader(Protocol):
 class Counts(NamedTuple):
     """Numbers of questions, right pairs and hard negatives of training data, and the largest score of a teacher.
 
-    Equal questions count once. The count of a `TokenStore` includes questions with only hard negatives. `largest_score` is the largest
-    absolute value of a teacher's scores, 0 without a teacher.
+    Equal questions count once. The count of a `TokenStore` includes questions with only hard negatives. `largest_score`
+    is the largest absolute value of a teacher's scores, 0 without a teacher.
     """
 
     questions: int
