@@ -1,37 +1,31 @@
-"""Files in buckets (`gs://`, `s3://`): local copies and uploads, through fsspec.
+"""Files in buckets (`gs://`, `s3://`): objects and local copies, through fsspec.
 
 What is memory-mapped or opened by SQLite needs a local file, so everything that is read is copied first, and everything
-that is written is written locally and then uploaded. An object appears when its upload is complete, and an upload that
-is killed leaves the previous object. fsspec repeats requests that failed for a passing reason.
+that is written is written locally and then uploaded (`endx_jax.uploads`). fsspec repeats requests that failed for a
+passing reason.
 """
 
 import base64
 import contextlib
 import dataclasses
 import fnmatch
-import functools
 import hashlib
-import inspect
 import os
 import pathlib
 import re
 import shutil
-import signal
 import sys
-import tempfile
-import threading
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
 
 import tqdm
 
 from endx_jax.errors import EndxError, InUse, RunInterrupted, first_line, install
-from endx_jax.files import expanded, locked, repeating, replacing, reporting_full_disk, state_of, write_text
+from endx_jax.files import expanded, locked, replacing, reporting_full_disk, write_text
 
 EXTRAS = {"gs": "gcs", "s3": "s3"}  # the extra of endx_jax for each scheme
 CACHE = "~/.cache/endx_jax/buckets"  # local copies, by scheme, bucket and path
 ATTEMPTS = 3  # copies of a folder that changes meanwhile
-EVERY = 10.0  # seconds between uploads of growing files
 LARGE = 50e6  # bytes of a copy that has a progress bar
 # Parts of a run in a bucket that are never copied, and those that are not copied to load its model.
 NOT_COPIED = (".lock", "checkpoints", "tensorboard", "wandb", "profile")
@@ -161,7 +155,7 @@ def listing(url: str, skip: Sequence[str] = ()) -> dict[str, ObjectInfo]:
     for path, about in listed.items():
         name = path.removeprefix(root).removeprefix("/")
         first, *others = name.split("/")
-        if path.endswith("/") or _matches(first, skip):
+        if path.endswith("/") or matches(first, skip):
             continue
         if name and {"", ".", ".."} & {first, *others}:
             raise EndxError(f"{url}: the object {path!r} has no name that a local file can have; rename it")
@@ -280,7 +274,7 @@ def _remove_deleted(place: pathlib.Path, versions: pathlib.Path, objects: Contai
     for version in [*versions.rglob(VERSION)]:
         folder = version.parent.relative_to(versions)
         name = "/".join(folder.parts)
-        if name in objects or _matches(name.partition("/")[0], skip):
+        if name in objects or matches(name.partition("/")[0], skip):
             continue
         (place / name).unlink(missing_ok=True)
         version.unlink()
@@ -315,168 +309,6 @@ def fetch(url: str, objects: Mapping[str, ObjectInfo], folder: pathlib.Path) -> 
             bar.update(stored.size)
 
 
-class Mirror:
-    """Local copy of a file or folder in a bucket, whose changes are uploaded.
-
-    Files are uploaded in the order in which they were written. So a file that is written last, once others are
-    complete, is the last in the bucket too.
-    """
-
-    def __init__(self, url: str, folder: pathlib.Path, skip: Sequence[str] = ()):
-        """Downloads what is there.
-
-        Args:
-          url: file or folder in the bucket.
-          folder: local path.
-          skip: patterns of the names of files and folders that are not downloaded.
-        """
-        self.folder = folder
-        self._url, self._lock = url, threading.Lock()
-        fetch(url, listing(url, skip), folder)
-        self._uploaded = self._files(["*"])
-
-    @contextlib.contextmanager
-    def uploading(self, *patterns: str) -> Iterator[None]:
-        """Context in which files are uploaded every few seconds; arguments as in `upload`."""
-
-        def upload() -> None:
-            with contextlib.suppress(EndxError, RunInterrupted):  # the next `upload` of the caller raises them
-                self.upload(*patterns)
-
-        with repeating(upload, EVERY):
-            yield
-
-    def upload(self, *patterns: str) -> None:
-        """Uploads files that were written since the last call, and removes objects whose files were removed.
-
-        Args:
-          *patterns: patterns of the relative paths to consider; all files without any.
-        """
-        files = filesystem(self._url)
-        with self._lock:
-            there = self._files(patterns or ["*"])
-            for name in [name for name in self._uploaded if _matches(name, patterns or ["*"]) and name not in there]:
-                with bucket_errors(self._at(name)):
-                    files.rm_file(self._at(name))
-                del self._uploaded[name]
-            for name, state in sorted(there.items(), key=lambda item: item[1]):
-                if self._uploaded.get(name) != state:
-                    with bucket_errors(self._at(name)):
-                        files.put_file(str(self.folder / name), self._at(name))
-                    self._uploaded[name] = state
-
-    def _at(self, name: str) -> str:
-        return f"{self._url}/{name}" if name else self._url
-
-    def _files(self, patterns: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        """Returns the `state_of` each file, without temporary files, whose names begin with a dot."""
-        files = {}
-        for path in [self.folder] if self.folder.is_file() else self.folder.rglob("*"):
-            name = "" if path == self.folder else path.relative_to(self.folder).as_posix()
-            if "/." not in f"/{name}" and _matches(name, patterns) and path.is_file():
-                files[name] = state_of(path)
-        return files
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Returns whether a name matches one of some patterns, which tell upper from lower case."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def try_writing(url: str) -> None:
-    """Writes and removes an object; raises EndxError or RunInterrupted if that is not possible."""
-    with bucket_errors(url):
-        filesystem(url).pipe_file(f"{url}.try", b"")
-    with contextlib.suppress(Missing), bucket_errors(url):  # another process may have removed it
-        filesystem(url).rm_file(f"{url}.try")
-
-
-_names: dict[str, str] = {}  # of the local paths in each open context of `naming`
-
-
-@contextlib.contextmanager
-def naming(local: pathlib.Path, name: str) -> Iterator[None]:
-    """Context in which messages and errors show a URL in place of the local path of an output that is uploaded."""
-    _names[str(local)] = name
-    try:
-        yield
-    except EndxError as failure:
-        failure.rename(renamed)
-        raise
-    finally:
-        del _names[str(local)]
-
-
-def renamed(line: str) -> str:
-    """Returns a message with URLs in place of the local paths of `naming`."""
-    for local, name in [*_names.items()]:  # other threads change it
-        line = line.replace(local, name)
-    return line
-
-
-@contextlib.contextmanager
-def uploading(path: str | os.PathLike, *, resumable: bool = False) -> Iterator[pathlib.Path]:
-    """Context with a local path for an output; what was written there is uploaded at its end if `path` is in a bucket.
-
-    Messages and errors name the URL.
-
-    Args:
-      path: file or folder, which is downloaded first if it exists in a bucket.
-      resumable: true for an output that the next call completes: it is also uploaded after an error or SIGTERM.
-
-    Raises:
-      EndxError, RunInterrupted: the bucket can't be written to, which is tried first; or SIGTERM was received.
-    """
-    url = url_of(path)
-    if url is None:
-        yield pathlib.Path(path)
-        return
-    try_writing(url)
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        local = pathlib.Path(folder) / url.rpartition("/")[2]
-        mirror = Mirror(url, local)
-        stack.enter_context(naming(local, url))
-        if resumable:
-            stack.callback(mirror.upload)
-            if threading.current_thread() is threading.main_thread():
-                stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt))
-        yield local
-        if not resumable:
-            mirror.upload()
-
-
-Parameters = ParamSpec("Parameters")
-Returned = TypeVar("Returned")
-
-
-def uploads(
-    argument: str = "output", *, resumable: bool = False
-) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
-    """Decorator of a function that writes a file or folder: its path may be in a bucket, see `uploading`.
-
-    Args:
-      argument: name of the argument that is the path; no path if it is empty or None.
-      resumable: as of `uploading`.
-
-    Returns:
-      A decorator. A function that returns the path returns it as it was given.
-    """
-
-    def decorate(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
-        @functools.wraps(function)
-        def call(*args: Parameters.args, **options: Parameters.kwargs) -> Returned:
-            bound = inspect.signature(function).bind(*args, **options)
-            path = bound.arguments.get(argument)
-            if not path or not url_of(path):
-                return function(*args, **options)
-            with uploading(path, resumable=resumable) as local:
-                bound.arguments[argument] = local
-                returned = function(*bound.args, **bound.kwargs)
-            return path if returned == local else returned
-
-        return call
-
-    return decorate
-
-
-def _interrupt(*_: object) -> None:
-    raise RunInterrupted("stopped by SIGTERM; run the same command to resume")

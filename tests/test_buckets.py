@@ -15,7 +15,7 @@ from helpers import raising
 from loopback import LoopbackServer, always
 from refusals import check_refusal
 
-from endx_jax import buckets
+from endx_jax import buckets, uploads
 from endx_jax.errors import EndxError, InUse, RunInterrupted
 
 SERVERS = {"gs": gcs_server, "s3": s3_server}
@@ -144,7 +144,7 @@ def test_a_copy_that_was_interrupted_is_made_again(url, monkeypatch):
 def test_uploads_are_in_the_order_of_writing_and_removals_come_first(url, tmp_path, monkeypatch):
     for name in ("old", "kept"):
         buckets.write_bytes(f"{url}/{name}", b"0")
-    mirror = buckets.Mirror(url, tmp_path / "m")
+    mirror = uploads.Mirror(url, tmp_path / "m")
     order = []
     files = buckets.filesystem(url)
 
@@ -173,7 +173,7 @@ def test_uploads_are_in_the_order_of_writing_and_removals_come_first(url, tmp_pa
 def test_an_output_is_uploaded_when_it_is_whole(url):
 
     def fail():
-        with buckets.uploading(f"{url}/out") as folder:
+        with uploads.uploading(f"{url}/out") as folder:
             folder.mkdir()
             (folder / "a").write_text("a")
             raise ZeroDivisionError
@@ -181,12 +181,12 @@ def test_an_output_is_uploaded_when_it_is_whole(url):
     with pytest.raises(ZeroDivisionError):
         fail()
     assert buckets.listing(url) == {}
-    with buckets.uploading(f"{url}/one.txt") as file:
+    with uploads.uploading(f"{url}/one.txt") as file:
         file.write_text("whole")
     assert buckets.read_bytes(f"{url}/one.txt") == b"whole"
     assert {*buckets.listing(url)} == {"one.txt"}
 
-    @buckets.uploads("file")
+    @uploads.uploads("file")
     def write(file):
         file.write_text(f"{file.read_text()} again")
         return file
@@ -201,7 +201,7 @@ def test_an_output_is_uploaded_when_it_is_whole(url):
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RunInterrupted])
 def test_an_output_that_is_resumed_is_uploaded_after_an_interrupt(url, failure):
     def fail():
-        with buckets.uploading(f"{url}/part", resumable=True) as file:
+        with uploads.uploading(f"{url}/part", resumable=True) as file:
             file.write_text("a part")
             if failure is RunInterrupted:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -266,8 +266,8 @@ def test_paths_and_markers_that_are_no_objects_are_told_apart(monkeypatch):
 
 def test_of_two_processes_that_try_to_write_one_may_find_its_object_removed(monkeypatch):
     files = types.SimpleNamespace(pipe_file=lambda *_: None, rm_file=raising(FileNotFoundError("404")))
-    monkeypatch.setattr(buckets, "filesystem", lambda url: files)
-    buckets.try_writing("gs://bucket/x")
+    monkeypatch.setattr(uploads, "filesystem", lambda url: files)
+    uploads.try_writing("gs://bucket/x")
 
 
 def test_without_the_extra_one_line_names_it(monkeypatch):

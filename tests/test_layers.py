@@ -14,7 +14,7 @@ PACKAGE = pathlib.Path(endx_jax.__file__).parent
 
 # From the bottom up. Groups of a layer (one string each) do not import each other; the modules of one group may.
 LAYERS = (
-    ("errors files buckets hub json_files settings checks numerics batch",),
+    ("errors files buckets uploads hub json_files settings checks numerics batch",),
     ("losses", "metrics"),
     ("models", "data"),
     ("encoders",),

@@ -15,13 +15,13 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 from etils import epath
 
 from endx_jax import json_files
-from endx_jax.buckets import renamed, uploads
 from endx_jax.cli.data_flags import add_corpus_flags, add_product_flag, check_reading
 from endx_jax.cli.parser import main_of
 from endx_jax.errors import EndxError, counted, printable
 from endx_jax.files import locked, replacing
 from endx_jax.index.approximate import ENGINES, EXACT
 from endx_jax.settings import require
+from endx_jax.uploads import renamed, uploads
 
 if TYPE_CHECKING:
     from endx_jax.cli.answers import NamedQuestion

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from endx_jax.buckets import uploading
 from endx_jax.data.formats import Data
 from endx_jax.data.formats.answer_strings import ANSWERS, read_answered
 from endx_jax.data.sets.documents import asked_documents
@@ -50,6 +49,7 @@ from endx_jax.ranking.results import (
 )
 from endx_jax.ranking.systems import scores_of
 from endx_jax.settings import require
+from endx_jax.uploads import uploading
 
 # Best documents kept per question of an index.
 DEPTH = 100

@@ -4,8 +4,8 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from endx_jax.buckets import uploads
 from endx_jax.settings import require
+from endx_jax.uploads import uploads
 
 # What computes is imported when mining begins, so that `endx mine --help` answers at once.
 if TYPE_CHECKING:

@@ -13,19 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from endx_jax import json_files
-from endx_jax.buckets import (
-    NOT_COPIED,
-    NOT_OF_MODEL,
-    Mirror,
-    bucket_errors,
-    filesystem,
-    local_copy,
-    naming,
-    read_bytes,
-    remove,
-    try_writing,
-    url_of,
-)
+from endx_jax.buckets import NOT_COPIED, NOT_OF_MODEL, bucket_errors, filesystem, local_copy, read_bytes, remove, url_of
 from endx_jax.errors import EndxError, InUse, RunInterrupted
 from endx_jax.files import check_replaceable, expanded, holder_of, locked, repeating, signature, write_text
 from endx_jax.inference.manifest import MANIFEST as MODEL_MANIFEST
@@ -34,6 +22,7 @@ from endx_jax.parallel.agreement import on_primary
 from endx_jax.parallel.console import say
 from endx_jax.parallel.distributed import exit_now, is_primary
 from endx_jax.parallel.environment import environment
+from endx_jax.uploads import Mirror, naming, try_writing
 
 if TYPE_CHECKING:
     from endx_jax.experiment.config import Settings

@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable, Mapping
 
 import endx_jax
-from endx_jax.buckets import uploads
 from endx_jax.errors import EndxError
 from endx_jax.experiment.model_card import Subject, card_text
 from endx_jax.experiment.workdir import check_output
@@ -17,6 +16,7 @@ from endx_jax.export.verify import REPORT, Report, verify
 from endx_jax.files import expanded, replace_folder, staging_folder, write_text
 from endx_jax.inference import EmbeddingModel
 from endx_jax.settings import check_range, require
+from endx_jax.uploads import uploads
 
 FORMATS: Mapping[str, Callable[[pathlib.Path, EmbeddingModel], None]] = {
     sentence_transformers.NAME: sentence_transformers.write_sentence_transformers,

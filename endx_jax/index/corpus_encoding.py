@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tqdm
 
-from endx_jax.buckets import local_copy, uploads
+from endx_jax.buckets import local_copy
 from endx_jax.data.batches.ragged import RaggedVectors, concatenate, take
 from endx_jax.data.formats import read_corpus
 from endx_jax.data.languages import detect
@@ -37,6 +37,7 @@ from endx_jax.inference.encode import EmbeddingFormat
 from endx_jax.numerics import Quantized
 from endx_jax.parallel.console import say, showing_progress
 from endx_jax.settings import check_choice, check_range, require
+from endx_jax.uploads import uploads
 
 # Documents that are encoded and committed together; an interrupt loses these at most.
 STEP = 8192

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from endx_jax.buckets import CACHE, local_copy, uploads
+from endx_jax.buckets import CACHE, local_copy
 from endx_jax.data.batches.ragged import take
 from endx_jax.data.languages import detect
 from endx_jax.data.sets.documents import Document, FoundDocument, check_id, whole_document
@@ -35,6 +35,7 @@ from endx_jax.json_files import as_text, as_whole, shown
 from endx_jax.numerics import Quantized
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.settings import check_choice
+from endx_jax.uploads import uploads
 
 ENCODED = "~/.cache/endx_jax/indexes"  # indexes of `endx encode` without --output, named by settings and content
 READ_ONLY = {

@@ -6,11 +6,11 @@ import pathlib
 from collections.abc import Sequence
 
 from endx_jax import json_files
-from endx_jax.buckets import uploads
 from endx_jax.errors import EndxError, counted
 from endx_jax.files import expanded
 from endx_jax.index.index_file import IndexInfo, changing, create, is_new
 from endx_jax.index.store import Store, copy_into, count_passages
+from endx_jax.uploads import uploads
 
 
 def shard_range(info: IndexInfo) -> range:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from endx_jax.buckets import NOT_OF_MODEL, local_copy, uploads
+from endx_jax.buckets import NOT_OF_MODEL, local_copy
 from endx_jax.errors import EndxError
 from endx_jax.files import expanded, replace_folder, staging_folder
 from endx_jax.inference import EmbeddingModel, load
@@ -23,6 +23,7 @@ from endx_jax.models.dual_encoder import SIDES
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.stored import write_file
 from endx_jax.settings import require
+from endx_jax.uploads import uploads
 
 # Patterns of what is true of the weights of the first model only: its card, and its adapters apart from their base.
 OF_WEIGHTS = WEIGHTS, MANIFEST, "README.md", "adapter", "*_adapter"

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import tqdm
 
-from endx_jax.buckets import renamed
 from endx_jax.errors import printable
 from endx_jax.files import repeating
 from endx_jax.parallel.distributed import is_primary
+from endx_jax.uploads import renamed
 
 LOG = logging.getLogger("endx_jax")
 LOG.setLevel(LOG.level or logging.INFO)

@@ -17,7 +17,7 @@ from several_processes import finish, start_all, systems_and_losses
 from small_beir import write_beir
 
 import endx_jax
-from endx_jax import buckets
+from endx_jax import buckets, uploads
 from endx_jax.errors import RunInterrupted
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.run import run
@@ -170,7 +170,7 @@ def test_the_index_of_a_run_is_not_a_copy_so_that_a_server_follows_it(trained_wo
     ],
 )
 def test_what_writes_an_output_tries_the_bucket_first(write, monkeypatch):
-    monkeypatch.setattr(buckets, "try_writing", raising(RunInterrupted("tried")))
+    monkeypatch.setattr(uploads, "try_writing", raising(RunInterrupted("tried")))
     with pytest.raises(RunInterrupted, match="tried"):
         write("gs://bucket/out")
 

@@ -18,7 +18,7 @@ import jax
 from orbax.checkpoint import multihost
 from tiny_bert import tiny_recipe
 
-from endx_jax import buckets
+from endx_jax import uploads
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.parallel import agreement, distributed
 from endx_jax.training import checkpoints
@@ -51,7 +51,7 @@ class SlowClient:
 
 def slow_down(seed: int) -> None:
     draw = random.Random(seed)
-    places = [(os, "replace"), (os, "rename"), (shutil, "rmtree"), (buckets.Mirror, "upload")]
+    places = [(os, "replace"), (os, "rename"), (shutil, "rmtree"), (uploads.Mirror, "upload")]
     places += [(checkpoints, name) for name in ("hash_files", "write_bytes", "remove")]
     for place in places:
         setattr(*place, slow(place[1], draw, getattr(*place)))
