@@ -115,7 +115,8 @@ def nearest(name: str, known: Iterable[object]) -> str:
         return re.split(r"\.(?=[a-z])", key.lower())[-1].lstrip("-").replace("-", "_")
 
     names = [*map(str, known)]
-    if inside := next((key for key in names if key.startswith(f"{name}.")), ""):
+    section = f".{name.lstrip('-')}."
+    if inside := next((key for key in names if section in f".{key.lstrip('-')}"), ""):
         return f", which is a section; name a setting in it, such as {inside!r}"
     close = difflib.get_close_matches(last(name), dict.fromkeys(map(last, names)), n=2, cutoff=0.7)
     found = [difflib.get_close_matches(name, [key for key in names if last(key) == word], 1, 0)[0] for word in close]

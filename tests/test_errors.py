@@ -47,6 +47,11 @@ BATCH_SIZES = ["--config.evaluation.batch_size", "--config.train.global_batch_si
         ("objective.margin", ["model.sharing", "objective.temperature"], ""),
         ("--batch-size", BATCH_SIZES, "; did you mean '{}' or '{}'?".format(*BATCH_SIZES)),
         ("train", ["model.name", "train.steps"], ", which is a section; name a setting in it, such as 'train.steps'"),
+        (
+            "--data",
+            ["--config.mesh.data", "--config.data.path"],
+            ", which is a section; name a setting in it, such as '--config.data.path'",
+        ),
     ],
 )
 def test_the_nearest_name_is_suggested(name, known, expected):
