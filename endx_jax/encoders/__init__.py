@@ -4,15 +4,10 @@ from collections.abc import Mapping
 
 from endx_jax.encoders import bert, gemma, gte, llama, modernbert, nomic_bert, t5
 from endx_jax.encoders.architecture import Architecture, EncoderConfig, Names
-from endx_jax.models.static import NoEncoder, StaticConfig
+from endx_jax.models.static import StaticConfig
 
 # Static token vectors, in the format that `pretrained.static` writes.
-STATIC = Architecture(
-    StaticConfig,
-    "",
-    lambda config: Names({"token_embedder": "embedding"}),
-    encoder=lambda config, *_, **__: NoEncoder(),
-)
+STATIC = Architecture(StaticConfig, "", lambda config: Names({"token_embedder": "embedding"}))
 
 # Supported encoder families by the `model_type` of their `config.json`.
 ARCHITECTURES: Mapping[str, Architecture] = {

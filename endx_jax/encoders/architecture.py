@@ -12,14 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
-
 from endx_jax import json_files
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import bool_key, read_key
 from endx_jax.models.layers import Rope
 from endx_jax.models.static import StaticConfig
-from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.models.transformer_config import MLP, PROJECTIONS, TransformerConfig
 
 EncoderConfig = TransformerConfig | StaticConfig
@@ -67,7 +64,6 @@ class Architecture:
       config: reads `config.json`.
       transformers_class: class of transformers that reads an export; empty: none.
       names: function (config) -> names of the weights.
-      encoder: function (config, dtype, remat=, scan_layers=) -> encoder module.
       prefixes: prefixes of tensor names in checkpoints with task heads.
       older_spellings: old suffixes of tensor names, mapped to the suffixes in `names`.
       pooler: linear layer that the class of transformers has and embeddings don't use; empty: none.
@@ -78,7 +74,6 @@ class Architecture:
     config: type[TransformerConfig] | type[StaticConfig]
     transformers_class: str
     names: Callable[[Any], Names]
-    encoder: Callable[..., nn.Module] = TransformerEncoder
     prefixes: tuple[str, ...] = ()
     older_spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pooler: str = ""

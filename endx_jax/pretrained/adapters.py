@@ -138,7 +138,7 @@ def read_adapter(
     for key, pattern in _patterns(modules, settings).items():
         if config.get(key) not in ({}, None, pattern):
             raise EndxError(f"{folder / ADAPTER}: {key} is not supported: all layers must have one rank and alpha")
-    of_base, expected = shapes_of(architecture, source.config), dict[str, tuple[int, ...]]()
+    of_base, expected = shapes_of(source.config), dict[str, tuple[int, ...]]()
     for module, ours in modules.items():
         rows, columns = of_base[f"{ours[0]}/{KERNEL}"]
         rank = settings.rank * (len(ours) if config.get("rank_pattern") else 1)
@@ -253,7 +253,7 @@ def write_adapter(
 
 def _modules(source: PretrainedEncoder) -> dict[str, tuple[str, ...]]:
     """Returns our paths of the linear layers that may have adapters, by the names of their matrices."""
-    rules = source.architecture.rules(source.config, shapes_of(source.architecture, source.config))
+    rules = source.architecture.rules(source.config, shapes_of(source.config))
     return {
         rule.theirs.removesuffix(".weight"): tuple(path.removesuffix(f"/{KERNEL}") for path in rule.ours)
         for rule in rules

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 
@@ -17,7 +18,9 @@ from endx_jax.encoders import ARCHITECTURES, Architecture, EncoderConfig
 from endx_jax.encoders.architecture import TensorRule
 from endx_jax.errors import EndxError
 from endx_jax.models.config_keys import ReadKeys, check_keys
+from endx_jax.models.static import NoEncoder, StaticConfig
 from endx_jax.models.tower import TokenEmbedder, Tower
+from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import ADAPTER, Head, Usage, read_heads, read_usage
 from endx_jax.pretrained.weights import modernise, open_tensors, paths, to_ours
@@ -106,7 +109,7 @@ class PretrainedEncoder:
         """
         architecture, config = self.architecture, self.config
         tensors = modernise(open_tensors(self.folder), architecture.prefixes, architecture.older_spellings)
-        shapes = shapes_of(architecture, config)
+        shapes = shapes_of(config)
         rules = [*architecture.rules(config, shapes)]
         params = to_ours(tensors, rules, shapes, where=self.folder)
         _check_all_read(tensors, rules, architecture, self.folder)
@@ -217,7 +220,7 @@ def _check_all_read(
         warnings.warn(f"{where}: {len(unknown)} tensors of the weights are not used: {shown}", stacklevel=2)
 
 
-def shapes_of(architecture: Architecture, config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+def shapes_of(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the parameters of token table and encoder by path.
 
     Layers of a kind have the same shapes, so that only the layers up to the first of the last new kind are initialised.
@@ -225,8 +228,10 @@ def shapes_of(architecture: Architecture, config: EncoderConfig) -> dict[str, tu
     kinds = getattr(config, "kinds", ())
     first = {kind: kinds.index(kind) for kind in kinds}
     count = 1 + max(first.values(), default=-1)
-    fewer = {"layers": count, "layer_kinds": kinds[:count]} if kinds else {}
-    encoder = architecture.encoder(dataclasses.replace(config, **fewer))
+    if isinstance(config, StaticConfig):
+        encoder: nn.Module = NoEncoder()
+    else:
+        encoder = TransformerEncoder(dataclasses.replace(config, layers=count, layer_kinds=kinds[:count]))
     tower = Tower(TokenEmbedder(config.vocab_size, config.table_width), encoder)
     arrays: Any = [jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (np.int32, bool)]
     groups = dict(jax.eval_shape(tower.init, jax.eval_shape(jax.random.key, 0), Tokens(*arrays))["params"])

@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -301,8 +301,7 @@ def _encoder(settings: ModelSettings, source: PretrainedEncoder, dtype, platform
         config = dataclasses.replace(config, product_dtype=product_dtype)
     if isinstance(config, RecurrentConfig):
         return RecurrentEncoder(config, dtype, remat=settings.policy)
-    make: Callable[..., nn.Module] = TransformerEncoder if settings.encoder else source.architecture.encoder
-    return make(config, dtype, remat=settings.policy)
+    return TransformerEncoder(config, dtype, remat=settings.policy)
 
 
 def embedding_width(settings: ModelSettings, source: PretrainedEncoder) -> int:

@@ -21,6 +21,7 @@ from endx_jax.models.config_keys import HuggingFaceConfig
 from endx_jax.models.layers import relative_position_buckets
 from endx_jax.models.layout import lay_out
 from endx_jax.models.tower import TokenEmbedder, Tower
+from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel.sharding import rule_of
 from endx_jax.pretrained.checkpoint import shapes_of
 from endx_jax.pretrained.weights import SINGLE_FILE, modernise, open_tensors, to_ours, to_theirs
@@ -51,7 +52,7 @@ class Pair:
         return ARCHITECTURES[self.model_type]
 
     def rules(self):
-        return self.architecture.rules(self.config, shapes_of(self.architecture, self.config))
+        return self.architecture.rules(self.config, shapes_of(self.config))
 
     def their_states(self, ids, mask) -> tuple:
         """Their embeddings and every layer's output, [B, L, D] each, of tokens that may begin with padding."""
@@ -65,7 +66,7 @@ class Pair:
     def tower(self, dtype=jnp.float32, **options) -> Tower:
         config = self.config
         embedder = TokenEmbedder(config.vocab_size, config.table_width, dtype)
-        return Tower(embedder, self.architecture.encoder(config, dtype, **options))
+        return Tower(embedder, TransformerEncoder(config, dtype, **options))
 
     def ours(self, params: dict, tokens: Tokens, **options):
         """Our encodings [B, L, D]."""
@@ -87,7 +88,7 @@ def pair(name: str) -> Pair:
             parameter.add_(spread * torch.randn(parameter.shape))
     ours = architecture.config.from_hugging_face(config.to_dict())
     tensors = stored(theirs)
-    shapes = shapes_of(architecture, ours)
+    shapes = shapes_of(ours)
     rules = architecture.rules(ours, shapes)
     with tempfile.TemporaryDirectory() as folder:
         write_tensors(pathlib.Path(folder, SINGLE_FILE), tensors)
@@ -190,7 +191,7 @@ def test_packed_and_scanned_encodings_and_their_gradients_are_theirs(name):
 
 
 def test_weights_there_and_back_are_bit_equal_and_have_sharding_rules(both):
-    assert all(rule_of(f"shared/{path}") for path in shapes_of(both.architecture, both.config))
+    assert all(rule_of(f"shared/{path}") for path in shapes_of(both.config))
     found = to_theirs(both.params, both.rules())
     prefix = next((p for p in both.architecture.prefixes if any(n.startswith(p) for n in both.tensors)), "")
     left_out = {name.removeprefix(prefix) for name in both.tensors} - set(found)

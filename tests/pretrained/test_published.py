@@ -15,7 +15,7 @@ def parameters(name: str) -> int:
     """Of the token table and the encoder: counted for one layer and for two, as all layers but the first are alike."""
     source = outline(name)
     one, two = (
-        sum(math.prod(shape) for shape in shapes_of(source.architecture, config).values())
+        sum(math.prod(shape) for shape in shapes_of(config).values())
         for config in (dataclasses.replace(source.config, layers=n) for n in (1, 2))
     )
     return one + (source.config.layers - 1) * (two - one)
