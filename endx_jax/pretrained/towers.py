@@ -116,52 +116,42 @@ def keeps_projection(settings: ModelSettings, pretrained: PretrainedEncoder) -> 
 
 
 def build_dual_encoder(
-    settings: ModelSettings,
+    settings: ModelSettings | Mapping[str, ModelSettings],
     sources: Mapping[str, PretrainedEncoder],
     platform: str | None = None,
     make_head: MakeHead | None = None,
     processors: Mapping[str, TextProcessor] | None = None,
+    sharing: Sharing | None = None,
 ) -> DualEncoder:
     """Returns the dual encoder for settings and pretrained encoders.
 
     Args:
-      settings: result of `fill_in`.
+      settings: result of `fill_in`, for both sides or by side.
       sources: pretrained encoders by side.
       platform: platform of the devices that run it, for `model.dtype=auto`; None means the process's default backend.
       make_head: makes what a method adds to the towers; None: nothing.
       processors: text processors by side, for the ids of `model.tokens`; None: only shapes matter.
+      sharing: what the towers share; None for `model.sharing`.
 
     Raises:
       EndxError: the towers' embeddings would differ in width, a new encoder does not fit a token table, or a tokenizer
         lacks a token of `model.tokens`.
     """
-    by_side = dict.fromkeys(SIDES, settings)
-    return _joined(by_side, sources, SHARINGS[settings.sharing], platform, processors, make_head)
-
-
-def _joined(
-    settings: Mapping[str, ModelSettings],
-    sources: Mapping[str, PretrainedEncoder],
-    sharing: Sharing,
-    platform: str | None,
-    processors: Mapping[str, TextProcessor] | None,
-    make_head: MakeHead | None = None,
-) -> DualEncoder:
-    """Returns the dual encoder for settings and pretrained encoders by side."""
-    widths = {side: embedding_width(settings[side], sources[side]) for side in SIDES}
+    by_side = settings if isinstance(settings, Mapping) else dict.fromkeys(SIDES, settings)
+    widths = {side: embedding_width(by_side[side], sources[side]) for side in SIDES}
     if len(set(widths.values())) > 1:
         wide = (f"{width} dimensions by {sources[side].folder}" for side, width in widths.items())
         raise EndxError(
             f"question and answer embeddings have {' and '.join(wide)}: set model.projection, or use encoders of equal "
             "width"
         )
-    towers = {side: build_tower(settings[side], sources[side], platform) for side in SIDES}
+    towers = {side: build_tower(by_side[side], sources[side], platform) for side in SIDES}
     for side, tower in towers.items():
-        if settings[side].pooling == TOKENS:
+        if by_side[side].pooling == TOKENS:
             tokenizer = processors[side].tokenizer if processors else None
-            tower = tower.clone(tokens=token_choice(settings[side].tokens, side, tokenizer))
+            tower = tower.clone(tokens=token_choice(by_side[side].tokens, side, tokenizer))
         towers[side] = tower.clone(head=make_head(side, widths[side])) if make_head else tower
-    return DualEncoder(**towers, sharing=sharing)
+    return DualEncoder(**towers, sharing=sharing or SHARINGS[by_side["question"].sharing])
 
 
 def token_choice(settings: TokenSettings, side: str, tokenizer: Tokenizer | None) -> TokenChoice:
@@ -337,7 +327,9 @@ def finished_towers(
         shared.add("projection")
     given = {s: ModelSettings(normalize=sources[s].head.normalize) for s in SIDES}
     settings = {s: fill_in(given[s], sources[s]) for s in SIDES}
-    dual_encoder = _joined(settings, sources, Sharing(frozenset(shared)), platform, processors)
+    dual_encoder = build_dual_encoder(
+        settings, sources, platform, processors=processors, sharing=Sharing(frozenset(shared))
+    )
     params = question.stored_params()
     same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)
     return dual_encoder, dual_encoder.join({"question": params, "answer": params if same else answer.stored_params()})
