@@ -1,7 +1,6 @@
 """Batches of texts and of question-answer pairs."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,11 +58,6 @@ class Tokens:
         """Number of real tokens of each text, int32 [B] or [B, K]."""
         return jnp.sum(self.mask, axis=-1, dtype=jnp.int32)
 
-    @property
-    def places(self) -> int:
-        """Number of token positions in a row of the batch, padding included."""
-        return math.prod(self.ids.shape[1:])
-
 
 @flax.struct.dataclass
 class Vectors:
@@ -79,11 +73,6 @@ class Vectors:
     def lengths(self) -> Array:
         """Number of tokens as in `Tokens`: zeros, int32 [B] or [B, K]."""
         return jnp.zeros(self.values.shape[:-1], jnp.int32)
-
-    @property
-    def places(self) -> int:
-        """Number of token positions as in `Tokens`: 0."""
-        return 0
 
 
 Texts = Tokens | Vectors  # input of a tower

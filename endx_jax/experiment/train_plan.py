@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from endx_jax.batch import Batch
+from endx_jax.batch import Batch, Tokens
 from endx_jax.data.batches.collator import BatchStream
 from endx_jax.data.batches.packing import MAX_PROFILES
 from endx_jax.data.batches.sampler import sampler_options
@@ -249,7 +250,7 @@ def plan_training(model: Model, mesh: Mesh, pairs: Pairs, memory: DeviceMemory, 
     collator = model.method.collator(pairs, settings.objective, data.hard_negatives)
     stream = BatchStream(pairs, collator, rows=local_rows(mesh, size), **sampler_options(settings))
     platform = platform or sharding_hints.platform(mesh)
-    tokens = max(1, sum(side.places for side in stream.typical().sides))
+    tokens = max(1, sum(math.prod(side.ids.shape[1:]) for side in stream.typical().sides if isinstance(side, Tokens)))
     ordered = options_by_cost(settings, size // batch_shards(mesh), tokens, platform)
     plan = TrainPlan(settings, model, mesh, stream, memory, platform, ordered, ordered[0])
     return plan.fitted() if len(ordered) > 1 else plan

@@ -69,11 +69,6 @@ class VectorTable:
 
     values: np.ndarray
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Zeros, int64 [N], since there are no tokens."""
-        return np.zeros(len(self.values), np.int64)
-
     def __len__(self) -> int:
         return len(self.values)
 

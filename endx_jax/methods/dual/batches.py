@@ -135,7 +135,7 @@ def rows_drawn(pairs: Pairs, settings: Any) -> dict[str, np.ndarray]:
     """Returns by side the rows of its texts that the steps of a run draw, ascending; all if they draw an epoch."""
     steps = settings.train.total_steps(len(pairs))
     if steps * settings.train.global_batch_size >= len(pairs):
-        return {"question": np.arange(len(pairs.questions.lengths)), "answer": np.arange(len(pairs.answers.lengths))}
+        return {"question": np.arange(len(pairs.questions)), "answer": np.arange(len(pairs.answers))}
     drawn = [*map(Sampler(pairs, **sampler_options(settings)), range(steps))]
     answers = np.unique(np.concatenate([ids for batch in drawn for ids in (batch.answer_id, batch.hard_id.ravel())]))
     return {"question": np.unique([batch.question_id for batch in drawn]), "answer": answers[answers >= 0]}
@@ -164,7 +164,7 @@ def embed_by_guide(
         width = outline(name).config.width if is_known(name) else load(name, mesh=one_device).width
         tables = zip(SIDES, (pairs.questions, pairs.answers), strict=True)
         zero = np.zeros((1, 1), np.float32)
-        zeros = {side: np.broadcast_to(zero, (len(table.lengths), width)) for side, table in tables}
+        zeros = {side: np.broadcast_to(zero, (len(table), width)) for side, table in tables}
         return dataclasses.replace(pairs, guide=zeros)
     guide, cache = load(name, mesh=mesh), VectorCache(settings.data.cache)
     check_equal(lambda: {"model to learn from": guide.identity})
