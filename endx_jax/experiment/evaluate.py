@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from endx_jax.settings import require
@@ -12,34 +12,6 @@ if TYPE_CHECKING:
     from endx_jax.experiment.evaluation import IndexResults
     from endx_jax.inference import EmbeddingModel
     from endx_jax.ranking.results import Results, SuiteResults
-
-
-def check_arguments(
-    *,
-    model: Any,
-    data: Any,
-    workdir: Any,
-    index: Any,
-    rerank: Any,
-    top: int,
-    min_questions: Sequence[int],
-    reverse: bool,
-    split: str | None,
-    reading: Mapping[str, Any] | None = None,
-    **others: Any,
-) -> None:
-    """Raises EndxError for arguments of `evaluate` that contradict each other; ignores the others."""
-    require(data is None or isinstance(data, str | os.PathLike), f"data is a {type(data).__name__}: give a file's path")
-    require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
-    require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
-    require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
-    require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
-    require(not index or bool(data), "index needs data with questions and their right documents or answers")
-    require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
-    require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")
-    given = [*(reading or ()), *["split"] * (split is not None)]
-    said = f"{' and '.join(given)} can't be used with the run's own test split: set data=FILE"
-    require(bool(data) or not given, said)
 
 
 def evaluate(
@@ -96,7 +68,17 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    check_arguments(**locals())
+    require(data is None or isinstance(data, str | os.PathLike), f"data is a {type(data).__name__}: give a file's path")
+    require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
+    require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
+    require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
+    require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
+    require(not index or bool(data), "index needs data with questions and their right documents or answers")
+    require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
+    require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")
+    given = [*reading, *["split"] * (split is not None)]
+    said = f"{' and '.join(given)} can't be used with the run's own test split: set data=FILE"
+    require(bool(data) or not given, said)
 
     from etils import epath
 
