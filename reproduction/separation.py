@@ -121,36 +121,25 @@ def _held_out_accuracy(fitting: np.ndarray, measuring: np.ndarray) -> float:
     return float(probe.score((measuring - centre) / scale, is_question))
 
 
-def question_agreement(question_embeddings, qrels: Sequence[Sequence[int]], *, fewest: int) -> dict[str, float]:
-    """Computes the mean squared distance between questions of the same answer, and between any two questions.
+def question_spread(question_embeddings, qrels: Sequence[Sequence[int]], *, fewest: int) -> float:
+    """Computes the mean squared distance between questions of the same answer, relative to that of any two questions.
 
     Yu et al. (2020, Table 3) call the first SSE, "the sum of squared distances [...] between two different questions
     aligned to same answer", without defining the average. Here it is the mean over all pairs of questions with a
-    common answer, each counted once per answer, on the unit sphere: a squared distance is 2 - 2 cosine. The
-    second mean is needed because collapsed embeddings have a small SSE too.
+    common answer, each counted once per answer, on the unit sphere: a squared distance is 2 - 2 cosine. It is divided
+    by the mean over all pairs of questions, since collapsed embeddings have a small SSE too.
 
     Args:
       question_embeddings: float [Q, E].
       qrels: the right candidates of each question.
-      fewest: minimum number of questions of an answer that counts, at least 2 (the paper says 8, more than 8, and 10).
-
-    Returns:
-      Numbers of `answers` and `questions` that count (a question with several answers counts with each); `sse`, the
-      mean over pairs with a common answer; `sse_any`, over all pairs of questions; both in [0, 4]. Empty if no answer
-      has enough questions.
+      fewest: minimum number of questions of an answer that counts, at least 2 (the paper says 8, more than 8, and 10);
+        some answer has so many.
     """
     questions = unit_rows(np.asarray(question_embeddings, np.float64))
     groups = [questions[rows] for rows in questions_by_candidate(qrels).values() if len(rows) >= max(fewest, 2)]
-    if not groups:
-        return {}
     distances, pairs = np.sum([_pairwise(group) for group in groups], axis=0)
     of_all, all_pairs = _pairwise(questions)
-    return {
-        "answers": len(groups),
-        "questions": sum(map(len, groups)),
-        "sse": float(distances / pairs),
-        "sse_any": float(of_all / all_pairs),
-    }
+    return float(distances / pairs / (of_all / all_pairs))
 
 
 def _pairwise(points: np.ndarray) -> tuple[float, int]:

@@ -23,7 +23,7 @@ from endx_jax.training import metric_log
 from reproduction.figures import drawing
 from reproduction.figures.drawing import rounded, tsne
 from reproduction.figures.study import FigureSource, Study, one_to_one, with_at_least
-from reproduction.separation import question_agreement
+from reproduction.separation import question_spread
 
 POOLS = {"whole": "whole pool", "cut": "pool of these answers alone"}
 # The highest minimum of Figure 2; lower where no answer has so many questions.
@@ -210,14 +210,13 @@ def one_answer(study: Study) -> dict:
         say(f"{source.name}: t-SNE of {len(questions) + len(answers):,} texts")
         places = tsne(np.concatenate([asked[questions], given[answers]]), perplexity=15.0)
         cosines = unit_rows(asked[questions[:QUESTIONS]]) @ unit_rows(given[[answer]]).T
-        agreement = question_agreement(asked, records.qrels, fewest=QUESTIONS)
         models.append(
             {
                 "name": source.name,
                 "question": rounded(places[: len(questions)]),
                 "answer": rounded(places[len(questions) :]),
                 "cosine_to_answer": float(cosines.mean()),
-                "spread": agreement["sse"] / agreement["sse_any"],
+                "spread": question_spread(asked, records.qrels, fewest=QUESTIONS),
             }
         )
     texts = {"answer": records.candidates[answer], "questions": [records.questions[n] for n in questions[:QUESTIONS]]}

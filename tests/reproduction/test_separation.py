@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from refusals import check_refusal
 
-from reproduction.separation import probe_accuracy, question_agreement, same_side_neighbours
+from reproduction.separation import probe_accuracy, question_spread, same_side_neighbours
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
@@ -99,8 +99,6 @@ def naive(questions, fewest):
 
 def test_every_pair_of_questions_with_an_answer_in_common_counts_once():
     questions = np.random.default_rng(0).normal(size=(len(QRELS), 4)).astype(np.float32)
-    found = question_agreement(questions, QRELS, fewest=3)
     sse, sse_any = naive(questions, 3)
-    assert found == pytest.approx({"answers": 2, "questions": 6, "sse": sse, "sse_any": sse_any}, rel=1e-6)
+    assert question_spread(questions, QRELS, fewest=3) == pytest.approx(sse / sse_any, rel=1e-6)
     assert abs(sse - sse_any) > 0.1
-    assert question_agreement(questions, QRELS, fewest=4) == {}  # no answer has so many
