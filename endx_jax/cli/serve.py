@@ -56,7 +56,7 @@ def serve(
       host: address to listen on [127.0.0.1: this machine only]
       port: port; 0 chooses a free one
       token_file: file with the token that clients must send [ENDX_TOKEN in the environment; none]
-      allow_anonymous: serve on another host without a token
+      allow_anonymous: serve without a token on another host, or for other names of this one
       **further: the fields of `Limits`; split and columns of the corpus, as for `read_corpus`
     """
     served = workdir or index or (corpus and model)

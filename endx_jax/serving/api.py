@@ -230,13 +230,13 @@ async def add(request: Request, body: DocumentsRequest) -> Response:
         check_model(server.service.index, server.service.model)
     except EndxError as other:
         raise Refusal(409, f"documents: {other}", code="other_model") from None
-    # The passages of a split text are short.
+    # A text that is split may be longer than its passages, which are checked below.
     check_texts("documents", ["" if new.split else new.text for new in body.documents], server.limits)
     check_distinct(new.id for new in body.documents if new.id)
     with server.batcher.request():
         documents = await run_in_threadpool(lambda: [part for new in body.documents for part in to_documents(new)])
         texts = [document.text for document in documents]
-        check_count("documents", texts, server.limits)
+        check_texts("documents", texts, server.limits)
         asked = [question for document in documents for question in document.questions]
         if asked:
             check_texts("questions", asked, server.limits)

@@ -95,8 +95,8 @@ class NewDocument(RequestModel):
     questions: list[NotBlank] | None = Field(None, fail_fast=True, description="known questions")
     split: bool | None = Field(
         None,
-        description="true to split a long text into passages, each embedded after the title of the metadata; a "
-        "search finds the document by its best passage",
+        description="true to split a long text into passages, each embedded after the title of the metadata, and "
+        "to leave out images in it and words of over 800 characters; a search finds the document by its best passage",
     )
 
 

@@ -211,6 +211,7 @@ REFUSED = [
     ("/search", {"query": " "}, 422, "query empty"),
     ("/documents", {"documents": [{"text": "x"}, {"text": "x" * 1_000_001}]}, 422, "documents[1] 1000001"),
     ("/documents", {"documents": [{"text": "A cat. " * 500_000, "split": True}]}, 422, "documents: texts 2048 several"),
+    ("/documents", {"documents": [{"text": "x" * 1_000_001, "split": True}]}, 422, "documents 1000001"),
     ("/v1/rerank", {"query": "x", "documents": []}, 422, "documents at least one"),
     ("/v1/rerank", {"query": "x", "documents": ["x"] * 2049}, 422, f"documents {TEXTS_2049}"),
     ("/v1/rerank", {"query": "x", "documents": "x"}, 422, "documents list"),

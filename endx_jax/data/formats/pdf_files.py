@@ -23,6 +23,7 @@ PACKAGES = {".pdf": "pypdf", ".docx": "mammoth", ".pptx": "pptx", ".xlsx": "open
 PAGES = (".docx", ".epub")  # whose text is HTML
 # Limits of a file: seconds of CPU time, which do not depend on the machine's load, and bytes. Text takes 3 s per MB.
 SECONDS, SECONDS_PER_MB, MOST_MEMORY = 10, 5, 1_500_000_000
+MOST_TEXT = 32_000_000  # characters of the text, which a small packed file can exceed
 
 
 def read_in_process(file: str) -> str:
@@ -30,7 +31,7 @@ def read_in_process(file: str) -> str:
 
     Raises:
       ImportError: the package for its ending is not installed.
-      TimeoutError: the file takes too much time or memory.
+      TimeoutError: the file takes too much time or memory, or its text is too long.
       ValueError: the file can't be read.
     """
     package = PACKAGES[pathlib.PurePath(file).suffix.lower()]
@@ -57,6 +58,8 @@ def _main(file: str, seconds: str, memory: str) -> None:
     readers = {".pdf": _pdf, ".docx": _word, ".pptx": _slides, ".xlsx": _sheets, ".epub": _book}
     try:
         text = "\n\n".join(readers[pathlib.PurePath(file).suffix.lower()](file))
+        if len(text) > MOST_TEXT:
+            sys.exit(1)
         print(json.dumps(text.encode("utf-8", "replace").decode()))
     except MemoryError:
         raise

@@ -342,16 +342,23 @@ def xlsx(file):
     book.save(file)
 
 
-def epub(file):
-    with zipfile.ZipFile(file, "w") as book:
+def epub(file, first="<html><title/><h2>One</h2><p>First.</p></html>"):
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as book:
         book.writestr("META-INF/container.xml", '<container xmlns="c"><rootfile full-path="in/a.opf"/></container>')
         items = '<manifest><item id="1" href="b%20c.xhtml"/><item id="0" href="a.xhtml"/></manifest>'
         spine = '<spine><itemref idref="0"/><itemref idref="1"/></spine>'
         book.writestr(
             "in/a.opf", f'<package xmlns="p"><metadata><title>A &amp; B</title></metadata>{items}{spine}</package>'
         )
-        book.writestr("in/a.xhtml", "<html><title/><h2>One</h2><p>First.</p></html>")
+        book.writestr("in/a.xhtml", first)
         book.writestr("in/b c.xhtml", "<p>Second.</p>")
+
+
+def test_a_small_book_with_a_text_that_is_too_long_is_left_out(tmp_path):
+    epub(tmp_path / "bomb.epub", "a " * 16_000_001)
+    assert (tmp_path / "bomb.epub").stat().st_size < 100_000
+    write_files(tmp_path, {"b.md": "b"})
+    assert documents(tmp_path)[1].endswith("as EPUB: convert them to text (such as 'bomb.epub')")
 
 
 @pytest.mark.parametrize(
