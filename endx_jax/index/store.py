@@ -7,7 +7,7 @@ import pathlib
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,17 +98,17 @@ class Store:
             finally:
                 self._database.execute("ROLLBACK")
 
-    def rows(self, query: str, *values: object) -> Iterator[Any]:
-        """Yields the rows of a query; other threads wait until all are read."""
+    def rows(self, query: str, *values: object) -> Generator[Any, None, None]:
+        """Yields the rows of a query; other threads wait until all are read, or the generator is closed."""
         with self._lock, sqlite_errors(self.path):
             yield from self._database.execute(query, values)
 
     def embeddings(self, where: str, *values: object, table: str = PASSAGES) -> Iterator[StoredEmbeddings]:
         """Yields the embeddings of the rows of a table that meet a condition, some thousand at a time, perhaps none."""
         query = f"SELECT row, embedding, scale, document FROM {table} WHERE {where} ORDER BY row"
-        rows = self.rows(query, *values)
-        while part := [*itertools.islice(rows, STEP)]:
-            yield self._checked(part)
+        with contextlib.closing(self.rows(query, *values)) as rows:  # after an error too, in the thread with the lock
+            while part := [*itertools.islice(rows, STEP)]:
+                yield self._checked(part)
 
     def documents(self, rows: Sequence[int]) -> dict[int, Document]:
         """Returns the passages in rows, with their document's metadata; those that were deleted are omitted."""
@@ -150,7 +150,7 @@ class Store:
         """Returns the token vectors [L, E] of rows, in their order; rows whose document was deleted are omitted."""
         query = f"SELECT row, codes, scales FROM passages LEFT JOIN tokens ON passage = row WHERE row IN {LISTED}"
         width, found = self.info.width, {}
-        for row, codes, scales in self.rows(query, json.dumps(rows)):
+        for row, codes, scales in [*self.rows(query, json.dumps(rows))]:
             valid = type(codes) is type(scales) is bytes and len(codes) * 4 == len(scales) * width
             if not valid or not _are_scales(np.frombuffer(scales, "<f4")):
                 raise EndxError(f"{self.path} is damaged: a document has no token vectors of width {width}; {REMEDY}")

@@ -181,25 +181,24 @@ class Service:
         encoded = self._encodings(jobs)
         searches: dict[tuple[str, str, int], list[int]] = {}
         for n, job in enumerate(jobs):
-            match job:
-                case EncodeJob():
-                    results[n] = encoded[n]
-                case SearchJob():
-                    # Scores of a fusion depend on the depth of the search, which is a multiple of k for passages.
-                    snapshot = self.index.snapshot
-                    depth = max(job.k, FUSED) if len(snapshot) == snapshot.passages else job.k
-                    key = job.mode, json.dumps(job.where), depth
-                    searches.setdefault(key, []).append(n)
-                case _:
-                    try:
+            try:
+                match job:
+                    case EncodeJob():
+                        results[n] = encoded[n]
+                    case SearchJob():
+                        # Scores of a fusion depend on the depth of the search, which is a multiple of k for passages.
+                        snapshot = self.index.snapshot
+                        depth = max(job.k, FUSED) if len(snapshot) == snapshot.passages else job.k
+                        key = job.mode, json.dumps(job.where), depth
+                        searches.setdefault(key, []).append(n)
+                    case _:
                         results[n] = job()
-                    except EndxError as failure:
-                        results[n] = failure
+            except EndxError as failure:
+                results[n] = failure
         for places in searches.values():
             questions = [job for job in (jobs[n] for n in places) if isinstance(job, SearchJob)]
             of = [encoded[n].embeddings for n in places if n in encoded]  # none in mode bm25
-            embeddings = self._truncated(concatenate(of)) if of else None
-            for n, answers in zip(places, self._answers(questions, embeddings), strict=True):
+            for n, answers in zip(places, self._answers(questions, concatenate(of) if of else None), strict=True):
                 results[n] = answers if isinstance(answers, EndxError) else Found(answers, encoded.get(n))
         return results
 
@@ -252,7 +251,8 @@ class Service:
         texts, most = [job.question for job in questions], max(job.k for job in questions)
         mode, where = questions[0].mode, questions[0].where
         try:
-            answers = self.index.search(texts, most, embeddings=embeddings, mode=mode, where=where)
+            vectors = None if embeddings is None else self._truncated(embeddings)
+            answers = self.index.search(texts, most, embeddings=vectors, mode=mode, where=where)
         except EndxError as failure:
             return [failure] * len(questions)
         return [

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import pathlib
 import sqlite3
+import threading
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ import endx_jax
 from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.data.sets.documents import Document, passages_of
 from endx_jax.data.sets.examples import Judgements
+from endx_jax.errors import EndxError
 from endx_jax.index.corpus_encoding import Encoding, encode_corpus
 from endx_jax.index.filters import condition
 from endx_jax.index.index import Index
@@ -163,6 +165,20 @@ def test_damaged_token_vectors_are_named(late, tmp_path, change, scale, words):
         database.execute(change, [] if scale is None else [np.full(1, scale, "<f4").tobytes()])
     with np.errstate(over="ignore", invalid="ignore"):
         check_refusal(lambda: open_index(path).search(["cat"], 1, mode="dense"), *words.split())
+
+
+def test_other_threads_read_an_index_after_an_error_whose_traceback_is_kept(late, tmp_path):
+    path, found = tmp_path / "index", []
+    path.write_bytes(late[2].read_bytes())
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE tokens SET codes = x'00'")
+    index = open_index(path)
+    with pytest.raises(EndxError) as caught:
+        index.search(["cat"], 1, mode="dense")
+    other = threading.Thread(target=lambda: found.append(index.get("d0")), daemon=True)
+    other.start()
+    other.join(10)
+    assert found, caught
 
 
 def test_what_token_vectors_do_not_allow_is_named(late, tmp_path):

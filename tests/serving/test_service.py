@@ -2,7 +2,7 @@ import functools
 
 import numpy as np
 import pytest
-from helpers import Instead
+from helpers import Instead, raising
 
 from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.errors import EndxError
@@ -54,6 +54,13 @@ def test_an_error_of_one_client_is_returned_in_its_place(service):
     assert isinstance(wrong, EndxError)
     assert isinstance(unknown, EndxError)
     assert len(right.results) == 1
+
+
+def test_a_search_of_an_index_that_can_no_longer_be_read_does_not_end_other_work(service, monkeypatch):
+    monkeypatch.setattr(type(service.index), "snapshot", property(raising(EndxError("replaced"))))
+    search, encoding = service.run([SearchJob("x", 1, "dense"), EncodeJob("question", ["x"])])
+    assert isinstance(search, EndxError)
+    assert len(encoding.embeddings) == 1
 
 
 @pytest.mark.parametrize(("cosine", "expected"), [(True, [[0.6, 0.8]]), (False, [[3.0, 4.0]])])
