@@ -16,6 +16,7 @@ from endx_jax import pretrained
 from endx_jax.encoders.modernbert import MODERNBERT
 from endx_jax.models import TokenEmbedder, Tower
 from endx_jax.models.lora import B, LoraSettings, is_adapter, merged, with_adapters
+from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.pretrained.adapters import read_adapter, read_adapters, write_adapter
 from endx_jax.pretrained.settings import ModelSettings
@@ -150,7 +151,7 @@ def test_a_matrix_of_several_layers_holds_the_adapter_of_one(tmp_path, stabilize
     family = {"model_type": "modernbert"} | SMALL | {"num_hidden_layers": 1}
     (tmp_path / "config.json").write_text(json.dumps(family))
     shape = MODERNBERT.config.from_hugging_face(family)
-    params = random_params(Tower(TokenEmbedder(shape.vocab_size, shape.width), MODERNBERT.encoder(shape)), IDS)
+    params = random_params(Tower(TokenEmbedder(shape.vocab_size, shape.width), TransformerEncoder(shape)), IDS)
     save_file(to_theirs(params, MODERNBERT.rules(shape, paths(params))), tmp_path / "model.safetensors")
     lora = dataclasses.replace(LORA, targets="query", rank_stabilized=stabilized)
     written, source, config = write(tmp_path / "adapter", tmp_path, lora)

@@ -16,6 +16,7 @@ from tiny_bert import write_tokenizer
 
 from endx_jax.encoders.t5 import T5, T5Config
 from endx_jax.models import TokenEmbedder, Tower
+from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.parallel import MeshSettings, make_mesh, put
 from endx_jax.pretrained.stored import StoredArray, open_file
 from endx_jax.pretrained.weights import paths, to_theirs
@@ -144,7 +145,7 @@ def write_large(folder: pathlib.Path) -> tuple[str, int, int]:
     config |= {"num_layers": 8, "num_heads": 32, "d_kv": 64, "d_ff": 5120}
     (folder / "config.json").write_text(json.dumps(config))
     shape = T5Config.from_hugging_face(config)
-    tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), T5.encoder(shape))
+    tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), TransformerEncoder(shape))
     like = jax.eval_shape(tower.init, jax.random.key(0), padded(texts([2]), 2))["params"]
     params = jax.tree.map(lambda leaf: np.ones(leaf.shape, ml_dtypes.bfloat16), like)
     tensors, places = to_theirs(params, T5.rules(shape, paths(params))), {}

@@ -19,6 +19,7 @@ from endx_jax.encoders.t5 import T5
 from endx_jax.inference import EmbeddingModel, ModelSource
 from endx_jax.inference.encode import TextEncoder
 from endx_jax.models.tower import TokenEmbedder, Tower
+from endx_jax.models.transformer import TransformerEncoder
 from endx_jax.pretrained.settings import ModelSettings
 from endx_jax.pretrained.towers import build_dual_encoder, fill_in
 from endx_jax.pretrained.weights import paths, to_theirs
@@ -33,7 +34,7 @@ def write_encoder(folder: pathlib.Path, family: Architecture, config: dict, seed
     config = {"vocab_size": len(vocabulary())} | config
     (folder / "config.json").write_text(json.dumps(config))
     shape = family.config.from_hugging_face(config)
-    tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), family.encoder(shape))
+    tower = Tower(TokenEmbedder(shape.vocab_size, shape.width), TransformerEncoder(shape))
     params = random_params(tower, Tokens(np.zeros((1, 2), np.int32), np.ones((1, 2), bool)), seed=seed)
     save_file(to_theirs(params, family.rules(shape, paths(params))), folder / "model.safetensors")
     write_tokenizer(folder)
