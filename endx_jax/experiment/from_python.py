@@ -49,7 +49,9 @@ def train(
 
     Raises:
       EndxError: pairs or settings are invalid, or the workdir holds another run.
-      RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
+      RunInterrupted: a bucket can't be reached.
+      KeyboardInterrupt: Ctrl-C in an interactive session, such as a notebook; other processes end, with status 130, or
+        75 after SIGTERM. While it trains, a run saves a checkpoint first. The same call resumes.
 
     Examples:
       >>> pairs = [(f"When does shop number {n} open?", f"Shop {n} opens at {n % 12 + 1}.") for n in range(200)]
