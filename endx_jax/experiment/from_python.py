@@ -60,7 +60,7 @@ def train(
       (2, 384)
     """
     require("data.path" not in (settings or {}), "data.path is where the pairs are written: leave it out of settings")
-    rows, folder = rows_of(pairs), url_of(workdir) or expanded(workdir)
+    folder = url_of(workdir) or expanded(workdir)
     file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
     flat, values = flatten_dict(resolve(chosen).as_dict(), sep="."), {**(settings or {}), "data.path": file}
@@ -72,6 +72,7 @@ def train(
     tree = unflatten_dict(flat, sep=".")
     agree_on_length(tree["train"], values)
     resolve(tree)
+    rows = rows_of(pairs)  # after the checks: a call that is refused leaves an iterator as it is
     shown = contextlib.nullcontext() if verbose else silenced()
     with shown, opened(folder) as home:  # its lock is held before the pairs are written
         before, described = read_bytes(file), (home / workdirs.CONFIG).exists()

@@ -120,6 +120,12 @@ def test_pairs_are_named_before_anything_is_written(pairs, settings, named, conf
     assert not (tmp_path / "run").exists()
 
 
+def test_a_call_that_is_refused_leaves_an_iterator_as_it_is(config, tmp_path):
+    pairs = iter(PAIRS)
+    check_refusal(lambda: endx_jax.train(pairs, tmp_path, config=config, settings={"train.step": 3}), "'train.step'")
+    assert [*pairs] == PAIRS
+
+
 EVALUATE, MINE = (functools.partial(endx_jax.evaluate, "x"), functools.partial(endx_jax.mine, bm25=True))
 
 
