@@ -22,6 +22,7 @@ import tqdm
 
 from endx_jax.errors import EndxError, InUse, RunInterrupted, first_line, install
 from endx_jax.files import expanded, locked, replacing, reporting_full_disk, write_text
+from endx_jax.json_files import as_path
 
 EXTRAS = {"gs": "gcs", "s3": "s3"}  # the extra of endx_jax for each scheme
 CACHE = "~/.cache/endx_jax/buckets"  # local copies, by scheme, bucket and path
@@ -48,7 +49,7 @@ def url_of(path: str | os.PathLike) -> str | None:
     Raises:
       EndxError: the path is neither, or the extra for its scheme is not installed.
     """
-    text = os.fspath(path)
+    text = as_path(path)
     scheme, separator, rest = text.partition(":/")
     if scheme not in EXTRAS or not separator:
         return None

@@ -315,8 +315,9 @@ def state_of(file: pathlib.Path) -> tuple[int, ...]:
 
 def expanded(path: str | os.PathLike, instead: str = "name another path") -> pathlib.Path:
     """Expands `~` in a path, and `~/.cache` to `$XDG_CACHE_HOME` if set; raises EndxError if no home is known."""
+    path = json_files.as_path(path)
     if home := os.environ.get("XDG_CACHE_HOME"):
-        path = re.sub(r"^~/\.cache(?=/|$)", lambda _: home, os.fspath(path))
+        path = re.sub(r"^~/\.cache(?=/|$)", lambda _: home, path)
     try:
         return pathlib.Path(path).expanduser()
     except RuntimeError:  # neither HOME nor a line in /etc/passwd

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import numbers
+import os
 import pathlib
 import re
 import reprlib
@@ -164,6 +165,20 @@ def as_list(value: object, where: str) -> list:
     if not isinstance(value, list):
         raise EndxError(f"{where} must be a list, not {kind(value)}")
     return value
+
+
+def as_items(value: object, where: str, wanted: str) -> list:
+    """Returns the items of an iterable, or a string as the only item; raises EndxError, with what is `wanted`, else."""
+    if not isinstance(value, Iterable):
+        raise EndxError(f"{where} is {shown(value)}; pass {wanted}")
+    return [value] if isinstance(value, str) else list(value)
+
+
+def as_path(value: object, where: str = "path") -> str:
+    """Returns a path as a string; raises EndxError for other types."""
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    raise EndxError(f"{where} is of type {type(value).__name__}; pass the path of a file or folder")
 
 
 def as_object(value: object, where: str) -> dict[str, Any]:

@@ -13,8 +13,10 @@ import numpy as np
 from endx_jax.errors import EndxError
 from endx_jax.files import last_name
 from endx_jax.inference import EmbeddingModel
+from endx_jax.json_files import shown
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.numerics import dequantize
+from endx_jax.settings import require
 
 if TYPE_CHECKING:
     from mteb.models import ModelMeta
@@ -135,4 +137,5 @@ def _tensor(values: np.ndarray) -> Any:
 
 def wrap(model: EmbeddingModel, name: str = "") -> MTEBModel:
     """Wraps a loaded model for `mteb.evaluate`: see `MTEBModel`."""
+    require(isinstance(model, EmbeddingModel), f"model is {shown(model)}; pass a model of endx_jax.load")
     return MTEBModel(model, name)

@@ -102,6 +102,7 @@ def test_texts_of_no_kind_are_refused_where_the_towers_differ(tiny_bert):
 def test_late_interaction_is_refused_before_a_task_is_encoded(tiny_bert):
     late = make_model(tiny_bert, pooling="tokens", projection=4)
     check_refusal(lambda: endx_jax.mteb.wrap(late), "an embedding for each token", "MTEB")
+    check_refusal(lambda: endx_jax.mteb.wrap("all-MiniLM-L6-v2"), "'all-MiniLM-L6-v2'", "endx_jax.load")
 
 
 def test_similarities_are_the_model_s(model, prompted):

@@ -64,7 +64,7 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
     from flax.traverse_util import flatten_dict
 
     from endx_jax.experiment.config import agree_on_length, check_method
-    from endx_jax.methods.config import load_config
+    from endx_jax.methods.config import load_config, with_arguments
 
     config = load_config(options.config or "")
     flat = flatten_dict(config.to_dict(), sep=".")
@@ -86,7 +86,7 @@ def parse_arguments(argv: list[str]) -> tuple[ConfigDict, str, str]:
     overrides = config_flags.get_override_values(values["config"])
     agree_on_length(values.config.train, overrides)
     check_method(flat.get("objective.name", ""), overrides)
-    file, _, arguments = options.config.partition(":")
+    file, _, arguments = with_arguments(options.config)
     name = re.sub(r"\W+", "_", f"{pathlib.Path(file).stem}_{arguments}").strip("_")
     return values.config, name, options.workdir or f"runs/{name}"
 

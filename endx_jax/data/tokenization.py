@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
-import os
 import pathlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,8 +62,6 @@ class Tokenizer:
         """
         self.folder = pathlib.Path(folder)
         self._appends_eos, self._rows, self._whole = append_eos, rows, tuple(whole)
-        # Without this, the library uses only one core in a forked process.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         read = read_tokenizer(self.folder)
         self._backend, self._special, self._truncation_side = read.backend, read.special, read.truncation_side
         self._lock = threading.Lock()  # truncation is state of the backend, which only one thread may change

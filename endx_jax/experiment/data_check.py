@@ -9,6 +9,8 @@ import shlex
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+import regex
+
 from endx_jax import json_files
 from endx_jax.data.formats import Data, row_files, text_files
 from endx_jax.data.formats.columns import LABEL
@@ -250,7 +252,9 @@ def is_misread(text: str) -> bool:
 
 def _plain(text: str) -> str:
     """Returns a text without punctuation, with equal case, character width and spaces, to compare texts."""
-    return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())) or text
+    # Vowel signs of Indic and Thai words are marks, which `re` takes for punctuation; marks of emoji follow no letter.
+    words = regex.findall(r"(?!\p{M})\w+", unicodedata.normalize("NFKC", text).casefold())
+    return " ".join(words) or text
 
 
 def _listed(parts: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from endx_jax.json_files import as_items, as_path, as_whole
 from endx_jax.settings import require
 
 # What computes is imported when an evaluation begins, so that `endx evaluate --help` answers at once.
@@ -68,11 +69,13 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    require(data is None or isinstance(data, str | os.PathLike), f"data is a {type(data).__name__}: give a file's path")
+    if data is not None:
+        as_path(data, "data")
     require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
     require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
-    require(top >= 0, f"top={top}: give a number of answers, or 0 for all")
-    require(min(min_questions, default=1) > 0, "min_questions takes whole numbers of questions, above 0")
+    as_whole(top, "top")
+    for minimum in as_items(min_questions, "min_questions", "a list of whole numbers"):
+        as_whole(minimum, "min_questions", least=1)
     require(not index or bool(data), "index needs data with questions and their right documents or answers")
     require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
     require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")

@@ -49,7 +49,9 @@ def train(
 
     Raises:
       EndxError: pairs or settings are invalid, or the workdir holds another run.
-      RunInterrupted, KeyboardInterrupt: the run was interrupted and saved a checkpoint; the same call resumes.
+      RunInterrupted: a bucket can't be reached.
+      KeyboardInterrupt: Ctrl-C in an interactive session, such as a notebook; other processes end, with status 130, or
+        75 after SIGTERM. While it trains, a run saves a checkpoint first. The same call resumes.
 
     Examples:
       >>> pairs = [(f"When does shop number {n} open?", f"Shop {n} opens at {n % 12 + 1}.") for n in range(200)]
@@ -58,7 +60,7 @@ def train(
       (2, 384)
     """
     require("data.path" not in (settings or {}), "data.path is where the pairs are written: leave it out of settings")
-    rows, folder = rows_of(pairs), url_of(workdir) or expanded(workdir)
+    folder = url_of(workdir) or expanded(workdir)
     file = f"{folder}/{PAIRS}"
     chosen: Any = load_config(os.fspath(config)) if isinstance(config, str | os.PathLike) else config
     flat, values = flatten_dict(resolve(chosen).as_dict(), sep="."), {**(settings or {}), "data.path": file}
@@ -70,6 +72,7 @@ def train(
     tree = unflatten_dict(flat, sep=".")
     agree_on_length(tree["train"], values)
     resolve(tree)
+    rows = rows_of(pairs)  # after the checks: a call that is refused leaves an iterator as it is
     shown = contextlib.nullcontext() if verbose else silenced()
     with shown, opened(folder) as home:  # its lock is held before the pairs are written
         before, described = read_bytes(file), (home / workdirs.CONFIG).exists()

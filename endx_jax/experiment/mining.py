@@ -4,6 +4,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
+from endx_jax.json_files import as_path, as_whole, shown
 from endx_jax.settings import require
 from endx_jax.uploads import uploads
 
@@ -75,12 +76,14 @@ def mine(
       >>> [[negative.row for negative in wrong] for wrong in mined.negatives]
       [[1], [0]]
     """
-    data = os.fspath(data)
+    data = as_path(data, "data")
     models = sum(map(bool, (workdir, index, None if index else model)))
     message = "set one of bm25=True, workdir=RUN, model=NAME and index=FILE, or bm25=True with workdir or model"
     require(models + bm25 == 1 or (models == 1 and not index), message)
     require(not strata or bool(score_with), "strata=True needs the model of score_with, whose scores it covers")
-    require(questions >= 0, f"questions={questions}: give a number of questions, or 0 for all")
+    questions = as_whole(questions, "the number of questions")
+    window = f"ranks is {shown(ranks)}; pass the first and the last rank, such as (1, 100)"
+    require(isinstance(ranks, tuple | list) and len(ranks) == 2, window)
 
     from endx_jax.data.formats.mined import REPORT, write_mined
     from endx_jax.data.sets.splits import limit_questions

@@ -83,7 +83,8 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
 
     Raises:
       EndxError: settings or data are invalid, another run uses the workdir, or the disk is full.
-      RunInterrupted, KeyboardInterrupt: SIGTERM or Ctrl-C; a checkpoint was saved: see `training.preemption`.
+      RunInterrupted: a bucket can't be reached.
+      KeyboardInterrupt: Ctrl-C in an interactive session; signals end other processes: see `training.preemption`.
     """
     began = time.perf_counter()
     workdir = workdir if isinstance(workdir, Workdir) else url_of(workdir) or expanded(workdir)

@@ -248,7 +248,7 @@ def run_lock(workdir: pathlib.Path) -> Iterator[None]:
         finally:
             # A folder in which nothing else was written, as after a mistake in the settings, is removed again.
             if is_primary() and made and {entry.name for entry in workdir.iterdir()} == {LOCK}:
-                shutil.rmtree(workdir)
+                shutil.rmtree(workdir, ignore_errors=True)  # NFS and Windows keep a file that is open
 
 
 # Seconds between two writes of a lock object, and seconds without a write after which it is taken over.

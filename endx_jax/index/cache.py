@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from endx_jax.errors import DiskFull, EndxError, printable
+from endx_jax.errors import EndxError, NotWritable, printable
 from endx_jax.files import replacing
 from endx_jax.index.index_file import PASSAGES, QUESTIONS, changing, store_info
 from endx_jax.index.store import Store
@@ -94,16 +94,17 @@ def make_cache(
 ) -> Cache:
     """Makes a cache of an index of so many `rows`, whose arrays `fill` fills.
 
-    They are in memory if these are few, its folder can't be written, or the disk has too little room.
+    They are in memory if these are few, or the file can't be written.
     """
     path, identity = _path(store.path, name), uuid.uuid4().hex
     shapes = {**shapes, ERASED: (np.dtype(np.uint8), (rows,))}
     listed = {key: [kind.str, shape] for key, (kind, shape) in shapes.items()}
     line = json.dumps({"version": VERSION, "id": identity, "about": about, "arrays": listed}).encode() + b"\n"
     size = _ends(len(line), shapes)[-1]
-    writable = all(os.access(one, os.W_OK) for one in (path.parent, store.path))
+    # Windows replaces no file that is mapped.
+    writable = os.name == "posix" and all(os.access(one, os.W_OK) for one in (path.parent, store.path))
     if rows >= FEWEST and writable and shutil.disk_usage(path.parent).free >= 2 * size:
-        with contextlib.suppress(DiskFull):
+        with contextlib.suppress(NotWritable, OSError):  # another process may have removed the file
             with replacing(path, "wb") as stream:
                 # Pages of a mapped file that the disk has no room for would end the process.
                 getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))(stream.fileno(), 0, size)

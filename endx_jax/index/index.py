@@ -31,7 +31,7 @@ from endx_jax.index.snapshot import Snapshot
 from endx_jax.index.store import Embeddings, Store, delete_documents, insert
 from endx_jax.index.text_search import BM25, DENSE, HYBRID, MODES, TextRanker
 from endx_jax.inference.maxsim import listed_vectors, pooled
-from endx_jax.json_files import as_text, as_whole, shown
+from endx_jax.json_files import as_items, as_text, as_whole, shown
 from endx_jax.numerics import Quantized
 from endx_jax.ranking.hybrid import Hybrid, default_hybrid
 from endx_jax.settings import check_choice
@@ -232,7 +232,7 @@ class Index:
         Raises:
           EndxError: an argument is not one of these, or there is no model.
         """
-        mode, texts = mode or self.default_mode, [questions] if isinstance(questions, str) else list(questions)
+        mode, texts = mode or self.default_mode, as_items(questions, "questions", "a string or a list of strings")
         check_choice("mode", mode, MODES)
         k = as_whole(k, "k", least=1)
         for number, text in enumerate(texts):
@@ -308,7 +308,7 @@ class Index:
           InUse: as `add`.
           EndxError: an id is no string, or there is no document with it and `missing_ok` is false.
         """
-        listed = [ids] if isinstance(ids, str) else list(ids)
+        listed = as_items(ids, "ids", "a string or a list of strings")
         for number, name in enumerate(listed):
             as_text(name, f"ids[{number}]", may_be_empty=True)
         names = list(dict.fromkeys(listed))
@@ -346,7 +346,8 @@ def _version(store: Store) -> int:
 
 def _checked(documents: Document | Iterable[Document]) -> list[Document]:
     """Returns documents as a list; raises EndxError unless they have texts of strings and distinct ids."""
-    listed = [documents] if isinstance(documents, Document) else list(documents)
+    wanted = "a Document or a list of them"
+    listed = [documents] if isinstance(documents, Document) else as_items(documents, "documents", wanted)
     for number, document in enumerate(listed):
         if not isinstance(document, Document):
             raise EndxError(f"documents[{number}] is {shown(document)}: give a Document with id and text")

@@ -60,6 +60,12 @@ def load_recipe(name: str) -> types.SimpleNamespace:
     return types.SimpleNamespace(**runpy.run_path(str(files[name])))
 
 
+def with_arguments(name: str) -> tuple[str, str, str]:
+    """Returns the file or recipe of a config, a colon if there are arguments, and these; a path may contain colons."""
+    whole, last = (name, "", ""), name.rpartition(":")
+    return next((parts for parts in (whole, last) if pathlib.Path(parts[0]).is_file()), name.partition(":"))
+
+
 def load_config(name: str) -> ConfigDict:
     """Returns the settings of a config, after registering what its file defines.
 
@@ -72,7 +78,7 @@ def load_config(name: str) -> ConfigDict:
     Raises:
       EndxError: there is no such file, or it has a mistake.
     """
-    file, colon, arguments = name.partition(":")
+    file, colon, arguments = with_arguments(name)
     path = pathlib.Path(file)
     if not path.is_file():
         recipes = recipe_files()
@@ -80,7 +86,7 @@ def load_config(name: str) -> ConfigDict:
         folders = {"configs", "configs/papers", str(RECIPES)}
         recipe = path.stem if path.suffix == ".py" and path.parent.as_posix() in folders else file
         if recipe not in recipes:
-            problem = f"={file} is neither a file nor a recipe{nearest(recipe, recipes)}" if file else " is missing"
+            problem = f"={name} is neither a file nor a recipe{nearest(recipe, recipes)}" if file else " is missing"
             raise EndxError(f"config{problem}; give a file, or one of the recipes {', '.join(recipes)}")
         file = str(recipes[recipe])
     get_config = None

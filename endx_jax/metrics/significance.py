@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from endx_jax.errors import EndxError
+from endx_jax.json_files import shown
 
 BLOCK = 2**20  # maximum count of random numbers in a block of draws, which bounds memory
 DRAWS, CONFIDENCE = 10_000, 0.95  # of intervals and randomisation tests
@@ -155,8 +156,12 @@ def _middle(means: np.ndarray, confidence: float) -> np.ndarray:
 
 
 def _split(values: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """Returns the rows of each data set."""
-    return np.split(values, np.cumsum(sizes)[:-1]) if len(sizes) else [values]
+    """Returns the rows of each data set; raises EndxError unless the sizes are those of sets of questions."""
+    if not len(sizes):
+        return [values]
+    if min(sizes) < 1 or sum(sizes) != len(values):
+        raise EndxError(f"sizes is {shown(sizes)} for {len(values)} questions: give the number of each set, from 1")
+    return np.split(values, np.cumsum(sizes)[:-1])
 
 
 def _cluster_sums(

@@ -30,7 +30,7 @@ def _shows_messages() -> bool:
 def say(line: str) -> None:
     """Logs a message on the primary process, or prints it on stdout if the program's own logging would not show it.
 
-    See `errors.printable`.
+    Control characters, and characters that stdout can't encode, are printed as escapes.
     """
     level = logging.WARNING if line.startswith("warning: ") else logging.INFO
     if not is_primary() or (level == logging.INFO and not _shows_messages()):
@@ -42,6 +42,10 @@ def say(line: str) -> None:
     if any(handler.level <= logging.INFO for handler in handlers) or not _shows_messages():
         LOG.log(level, "%s", text)
         return
+    if sys.stdout is None:  # of a program without a console
+        return
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
     with tqdm.tqdm.external_write_mode():
         sys.stdout.write(f"{text}\n")  # in one piece, also if the stream has no buffer
         sys.stdout.flush()

@@ -13,7 +13,7 @@ import platform
 import re
 import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -147,7 +147,8 @@ def use_compilation_cache(folder: str, least_seconds: float = 1.0) -> None:
     elif place:
         jax.config.update("jax_compilation_cache_dir", place)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
-    warnings.showwarning = _replace_damaged
+    if getattr(warnings.showwarning, "func", None) is not _replace_damaged:
+        warnings.showwarning = functools.partial(_replace_damaged, warnings.showwarning)
 
 
 def keep_programs(least_seconds: float = 0.0) -> None:
@@ -159,17 +160,14 @@ def keep_programs(least_seconds: float = 0.0) -> None:
     use_compilation_cache("" if jax.config.values["jax_compilation_cache_dir"] else PROGRAMS, least_seconds)
 
 
-_show = warnings.showwarning
-
-
-def _replace_damaged(message: Warning | str, *args: Any, **options: Any) -> None:
-    """Shows a warning, or removes cache entries that JAX can't read, since it overwrites no entries."""
+def _replace_damaged(show: Callable[..., None], message: Warning | str, *args: Any, **options: Any) -> None:
+    """Shows a warning by `show`, or removes cache entries that JAX can't read, since it overwrites no entries."""
     if named := re.match(r"Error reading persistent compilation cache entry for '([\w.-]+)'", str(message)):
         with contextlib.suppress(OSError):  # the folder can't be written
             for entry in epath.Path(jax.config.values["jax_compilation_cache_dir"]).glob(f"{named[1]}-*"):
                 entry.unlink(missing_ok=True)
             return
-    _show(message, *args, **options)
+    show(message, *args, **options)
 
 
 # Packages whose versions can affect results.

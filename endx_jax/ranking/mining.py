@@ -13,6 +13,7 @@ from endx_jax.data.batches.ragged import RaggedVectors, concatenate
 from endx_jax.data.formats.mined import Negative
 from endx_jax.data.sets.records import RetrievalSet
 from endx_jax.inference.maxsim import maxsim_of
+from endx_jax.json_files import as_whole
 from endx_jax.models.dual_encoder import SIDES
 from endx_jax.ranking import systems
 from endx_jax.ranking.bm25 import BM25, highest
@@ -72,9 +73,10 @@ class MiningSettings:
     margin: Margin = Margin()
 
     def __post_init__(self):
-        require(self.negatives >= 1, f"{self.negatives} negatives per question are too few: keep at least 1")
+        for name in ("negatives", "first_rank", "last_rank"):
+            as_whole(getattr(self, name), name, least=1)
         window = f"ranks {self.first_rank} to {self.last_rank}"
-        require(1 <= self.first_rank <= self.last_rank, f"{window} are empty: the first must be from 1 to the last")
+        require(self.first_rank <= self.last_rank, f"{window} are empty: the first must be from 1 to the last")
         for value in filter(None, (self.margin.absolute, self.margin.relative)):
             message = f"a margin of {value} admits negatives that score above the right answers; give one of at least 0"
             require(value > 0, message)

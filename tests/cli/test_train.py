@@ -17,7 +17,8 @@ QUICKSTART = str(CONFIGS / "quickstart.py")
 
 
 def test_a_file_and_its_recipe_are_the_same_config(tmp_path):
-    own = tmp_path / "quickstart.py"
+    own = tmp_path / "a:b" / "quickstart.py"
+    own.parent.mkdir()
     own.write_text('from endx_jax.methods import config\nget_config = config.load_recipe("quickstart").get_config\n')
     files = {own: "quickstart", QUICKSTART: "quickstart", CONFIGS / "t5_base_ade_spl.py": "t5:base,ade_spl"}
     for file, recipe in files.items():

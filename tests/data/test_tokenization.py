@@ -3,6 +3,7 @@ import importlib.util
 import io
 import itertools
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -366,3 +367,9 @@ def test_texts_in_a_language_that_a_tokenizer_does_not_know_are_named(minilm):
     for other in ("如何重置密码？", "パスワードを忘れました。", "Как сбросить пароль?", "पासवर्ड कैसे बदलूँ?"):
         assert tokenizer.describe_unfit([other], minilm)
     assert not tokenizer.describe_unfit(["How do I reset my password?"], minilm)
+
+
+def test_the_library_s_own_protection_of_forked_processes_stays(tiny_bert, monkeypatch):
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    Tokenizer(tiny_bert)
+    assert "TOKENIZERS_PARALLELISM" not in os.environ

@@ -105,6 +105,7 @@ def test_the_findings_are_reported_if_the_data_can_not_be_split(model):
 
 def test_leaks_of_given_test_data_are_found(model, tmp_path):
     train, test = pairs(), [("Where is cat 3 ?", "cat 3 sat on mat 3"), ("who", "nobody")]
+    train, test = [*train, ("क्या दिन", "दिन")], [*test, ("क्या दान", "दान")]  # vowel signs are no punctuation
     found = endx_jax.check(train, test, model=model).findings
     assert found == (
         "test questions that are in the training data, apart from case, punctuation and spaces: 1",

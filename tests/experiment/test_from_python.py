@@ -125,7 +125,8 @@ def test_lists_and_missing_values_of_pandas_are_read(tmp_path):
 
 
 def test_a_config_is_a_file_a_recipe_or_a_tree(tmp_path, trees):
-    file = tmp_path / "mine.py"
+    file = tmp_path / "C:" / "mine.py"
+    file.parent.mkdir()
     file.write_text('from endx_jax.methods.config import load_recipe\nget_config = load_recipe("t5").get_config\n')
     for source in ("t5:base,ade", f"{file}:base,ade", load_recipe("t5").get_config("base,ade")):
         endx_jax.train(PAIRS, tmp_path / "run", config=source)

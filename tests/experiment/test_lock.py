@@ -14,6 +14,7 @@ from helpers import one_line_error, raising
 from hypothesis import given
 from hypothesis import strategies as st
 
+from endx_jax.errors import EndxError
 from endx_jax.experiment import workdir as workdirs
 from endx_jax.experiment.comparison import read_per_question
 from endx_jax.experiment.config import resolve
@@ -81,7 +82,7 @@ def test_a_symbolic_link_and_a_folder_that_cannot_be_written_are_refused(tmp_pat
     assert (tmp_path / "precious").read_text() == "contents"
 
 
-def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path):
+def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path, monkeypatch):
     fresh = tmp_path / "runs" / "fresh"
     with run_lock(fresh):
         assert fresh.is_dir()
@@ -92,6 +93,9 @@ def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path):
     with run_lock(tmp_path):
         pass
     assert tmp_path.is_dir()  # it was there before
+    monkeypatch.setattr(os, "unlink", raising(OSError(errno.EBUSY, "open")))  # as on NFS and Windows
+    with one_line_error("a wrong setting"), run_lock(tmp_path / "again"):
+        raise EndxError("a wrong setting")
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])

@@ -1,5 +1,7 @@
 """Settings, data, runs and results that are refused, and the field and remedy that the one line of a refusal names."""
 
+import functools
+
 import numpy as np
 import pytest
 from helpers import written
@@ -118,8 +120,32 @@ def test_pairs_are_named_before_anything_is_written(pairs, settings, named, conf
     assert not (tmp_path / "run").exists()
 
 
-def test_data_in_memory_are_refused_where_a_file_is_needed():
-    check_refusal(lambda: endx_jax.evaluate("all-MiniLM-L6-v2", PAIRS), "data is a list", "path")
+def test_a_call_that_is_refused_leaves_an_iterator_as_it_is(config, tmp_path):
+    pairs = iter(PAIRS)
+    check_refusal(lambda: endx_jax.train(pairs, tmp_path, config=config, settings={"train.step": 3}), "'train.step'")
+    assert [*pairs] == PAIRS
+
+
+EVALUATE, MINE = (functools.partial(endx_jax.evaluate, "x"), functools.partial(endx_jax.mine, bm25=True))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: EVALUATE(PAIRS), "data list path"),
+        (lambda: MINE(PAIRS, "out"), "data list path"),
+        (lambda: endx_jax.data.read(["a.csv", "b.csv"]), "path list"),
+        (lambda: endx_jax.train(PAIRS, 12), "path int"),
+        (lambda: EVALUATE("a.csv", min_questions=8), "min_questions 8 list"),
+        (lambda: EVALUATE("a.csv", min_questions="8"), "min_questions '8' whole number"),
+        (lambda: EVALUATE("a.csv", top="3"), "top '3' whole number"),
+        (lambda: MINE("a.csv", "out", ranks="1-100"), "ranks '1-100' (1, 100)"),
+        (lambda: MINE("a.csv", "out", ranks=("1", 2)), "first_rank '1' whole number"),
+        (lambda: MINE("a.csv", "out", negatives="3"), "negatives '3' whole number"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(call, words):
+    check_refusal(call, *words.split())
 
 
 NEW = {"model.encoder": "transformer"}

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers import raising
 
 from endx_jax.data.sets.documents import Document
 from endx_jax.index import cache
@@ -177,6 +178,15 @@ def test_a_cache_that_another_process_puts_in_its_place_at_once_changes_no_searc
     size = other.stat().st_size
     assert found(Index(path)) == expected
     assert file.stat().st_size == size
+
+
+@pytest.mark.parametrize("step", ["os.replace", "shutil.copymode"])
+def test_a_cache_that_can_not_be_put_in_its_place_is_in_memory(path, monkeypatch, step):
+    expected = found(Index(path))
+    for name in NAMES:
+        (path.parent / f"i.sqlite.{name}").unlink()
+    monkeypatch.setattr(f"endx_jax.index.cache.{step}", raising(OSError("gone")))
+    assert found(Index(path)) == expected
 
 
 def test_signs_are_mapped_and_those_of_deleted_documents_are_overwritten(tmp_path):

@@ -272,6 +272,8 @@ TWICE = "occurs twice ids unique"
         *((add(ASKED, known=known), "1 known questions width 2") for known in (None, np.ones((2, 2)), np.ones((1, 3)))),
         (add(ASKED, known=np.full((1, 2), np.nan)), "nan"),
         (lambda index: index.add([ASKED]), "no model load one embeddings"),
+        (lambda index: index.add(None), "documents None Document"),
+        *((lambda index, ids=ids: index.delete(ids), "ids string list") for ids in (12, pathlib.Path("d1"))),
         (lambda index: index.delete(["d1", "d7"]), "'d7' check the ids"),
         *((lambda index, name=name: index.delete(["d1", name]), "ids[1] string") for name in (np.int64(7), b"d2", [])),
         (lambda index: index.delete([*"abcd"]), "'a', 'b', 'c' 1 others"),
@@ -294,6 +296,10 @@ JUDGED = Judgements(("q",), ("?",), ({"d1": 1, "b": 1, "a": 1},), ((),))
         (lambda index: index.search(["a"], 3), "no model load one 'bm25'"),
         (lambda index: searching(index, functools.partial(embed, width=2)).search(["a"], mode="no"), "mode 'no' bm25"),
         *((lambda index, k=k: index.search(["a"], k, mode="bm25"), f"k {k} from 1") for k in (0, 5.0)),
+        *(
+            (lambda index, q=q: index.search(q, mode="bm25"), "questions string list")
+            for q in (None, pathlib.Path("a"))
+        ),
         (lambda index: index.search(["a", None], mode="bm25"), "questions[1] string"),
         (lambda index: index.search([b"a"], mode="bm25"), "questions[0] string bytes"),
         (lambda index: index.get(np.int64(7)), "id string int64"),

@@ -5,7 +5,7 @@ import pytest
 from refusals import check_refusal
 
 from endx_jax import metrics
-from endx_jax.metrics.significance import bootstrap_interval, paired_difference
+from endx_jax.metrics.significance import bootstrap_interval, mean_over_sets, paired_difference
 
 RANKS = np.array([[1, 3, 12]], np.float32)
 ZERO, ONE, NONE = np.zeros((3, 1)), np.ones((3, 1)), np.zeros((0, 1))
@@ -25,6 +25,10 @@ ZERO, ONE, NONE = np.zeros((3, 1)), np.ones((3, 1)), np.zeros((0, 1))
         (lambda: paired_difference(NONE, NONE), ["0 questions"]),
         (lambda: bootstrap_interval(np.zeros(3)), ["[Q, M]", "(3,)"]),
         (lambda: paired_difference(np.zeros((1, 1)), np.ones((20, 1))), ["(1, 1)", "(20, 1)"]),
+        *(
+            (lambda sizes=sizes: mean_over_sets(ZERO, sizes), ["sizes", "3 questions"])
+            for sizes in ([2], [2, 2], [3, 0])
+        ),
         (lambda: paired_difference(ZERO, ZERO, clusters=np.array(["a", "b"])), ["2 clusters", "3 questions"]),
     ],
 )

@@ -30,6 +30,15 @@ def test_messages_are_printed_on_stdout_and_only_there(capfd):
     assert records == []
 
 
+@pytest.mark.parametrize(("encoding", "printed"), [("latin-1", b"caf\xe9 \\u2192\n"), ("utf-8", "café →\n".encode())])
+def test_characters_that_stdout_can_not_encode_are_escapes(monkeypatch, encoding, printed):
+    raw = io.BytesIO()
+    for stream in (io.TextIOWrapper(raw, encoding), None):  # None: a program without a console
+        monkeypatch.setattr("sys.stdout", stream)
+        say("café →")
+    assert raw.getvalue() == printed
+
+
 def test_the_level_of_the_logger_silences_messages_but_no_warnings(capfd, caplog):
     with silenced():
         say("a message")

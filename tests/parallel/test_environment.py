@@ -101,6 +101,21 @@ def test_damaged_entries_are_replaced(tmp_path):
     compilation_cache.reset_cache()
 
 
+def test_warnings_are_shown_as_the_program_shows_them(monkeypatch):
+    shown = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_: shown.append(str(message)))
+    for _ in range(2):
+        environment.use_compilation_cache("")
+        ours = warnings.showwarning
+        with warnings.catch_warnings(action="always"):
+            warnings.warn("of the program", stacklevel=1)
+    assert shown == ["of the program"] * 2
+    monkeypatch.setattr(warnings, "showwarning", lambda *about: ours(*about))  # the program's, which calls the former
+    environment.use_compilation_cache("")
+    warnings.showwarning(UserWarning("again"), UserWarning, "file", 1)
+    assert shown[2:] == ["again"]
+
+
 def test_the_commit_is_that_of_the_code_and_of_no_project_around_it(tmp_path, monkeypatch):
     def commit(name):
         monkeypatch.setattr(environment, "__file__", str(tmp_path / name))

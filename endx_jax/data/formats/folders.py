@@ -7,10 +7,11 @@ folder, where names may tell the split, or by a pattern.
 import collections
 import functools
 import glob
+import itertools
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from endx_jax import json_files
 from endx_jax.data.formats.text_files import ARROW_ENDINGS, LOG, YAML, uncompressed
@@ -28,8 +29,8 @@ _ABOUT = re.compile(
 )
 # Files and folders that show that a folder is BEIR's.
 BEIR_PARTS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz", "corpus", "qrels")
-# Name of a split in the path of a shard, as in `train-00000-of-00010.parquet`, `data/test-0.parquet` and `dev/0.jsonl`.
-SPLIT = re.compile(r"(?:^|/)(train|validation|valid|dev|test)(?=[-_./\d])")
+# Name of a split as a word of the name of a shard or its folder, as in `dev/0.jsonl` and `faq_train-00000.parquet`.
+SPLIT = re.compile(r"(?i)(?:^|[-_.])(train|validation|valid|dev|test)(?=[-_.\d]|$)")
 
 
 def files_at(path: str) -> list[str]:
@@ -177,9 +178,15 @@ def files_by_split(path: str) -> dict[str, list[str]]:
         return {"": paths}
     splits: dict[str, list[str]] = {}
     shards, others = _shards(path)
-    for file in shards:
-        named = SPLIT.search(os.path.relpath(file, path))
-        splits.setdefault(named[1] if named else "", []).append(file)
+    names = [os.path.relpath(file, path) for file in shards]
+    begun, words = ([_split_in(name, find) for name in names] for find in (SPLIT.match, SPLIT.search))
+    # A word inside a name may be of a topic, as in `how_to_test.csv`: it counts if every file has one, and they differ.
+    named = words if all(words) and len({*words}) > 1 else begun
+    for file, split in zip(shards, named, strict=True):
+        splits.setdefault(split, []).append(file)
+    if len(shards) > 1 and not any(named):
+        unused = tuple(itertools.compress(shards, words))
+        _warn(path, "files with a split in the name are read with all others", unused, "; begin names with the split")
     if len(splits) > 1 and (unnamed := splits.pop("", [])):
         every = os.path.join(path, f"*{os.path.splitext(unnamed[0])[1]}")
         what = "files whose names have no split are left out, since others have one"
@@ -189,6 +196,12 @@ def files_by_split(path: str) -> dict[str, list[str]]:
         parts = tuple(dict.fromkeys(map(os.path.dirname, files)))
         _warn(path, "the files of several folders are read as one table", parts[len(parts) < 2 :], "; name one of them")
     return splits
+
+
+def _split_in(name: str, find: Callable[[str], re.Match[str] | None]) -> str:
+    """Returns the split that the name of a file has, else that of the folder nearest to it; empty if there is none."""
+    found = filter(None, map(find, reversed(pathlib.PurePath(name).parts)))
+    return next((word[1].lower() for word in found), "")
 
 
 @functools.cache  # a run finds its files several times

@@ -32,6 +32,7 @@ from endx_jax.data.sets.paragraphs import POOLS, Paragraph, convert_paragraphs, 
 from endx_jax.data.sets.records import RetrievalSet, RetrievalSetBuilder
 from endx_jax.errors import EndxError, counted
 from endx_jax.hub import local_path
+from endx_jax.json_files import as_path
 from endx_jax.settings import check_choice
 
 Path = str | os.PathLike
@@ -306,7 +307,7 @@ def open_data(path: Path, options: ReadOptions = DEFAULTS, *, otherwise: Format 
     Raises:
       EndxError: there is nothing at the path, its format is unknown, or it can't be read.
     """
-    place = Place(local_path(os.fspath(path)))
+    place = Place(local_path(as_path(path)))
     for known in FORMATS:
         if known.matches(place):
             return Data(place, known, options)

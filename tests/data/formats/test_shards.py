@@ -7,7 +7,7 @@ from helpers import written
 from refusals import check_refusal
 
 from endx_jax.data import read, reqa
-from endx_jax.data.formats import read_corpus
+from endx_jax.data.formats import folders, read_corpus
 
 
 def test_a_folder_of_json_or_yaml_files_is_read(tmp_path):
@@ -59,3 +59,25 @@ def test_tables_of_several_folders_are_not_joined_in_silence(tmp_path, caplog):
     assert len(read(tmp_path).questions) == 2
     (line,) = caplog.messages
     assert line.endswith(f"are read as one table: 2, such as {tmp_path}/more/pair, {tmp_path}/pair; name one of them")
+
+
+@pytest.mark.parametrize(
+    ("names", "splits", "warned"),
+    [
+        ("Test.csv Train.csv", ["test", "train"], ""),
+        ("data/Dev/0.csv data/Train/0.csv", ["dev", "train"], ""),
+        ("faq_test.csv faq_train.csv", ["test", "train"], ""),
+        ("WikiQA-dev.tsv WikiQA-test-0.tsv WikiQA-train.tsv", ["dev", "test", "train"], ""),
+        ("test-bank/faq_dev.csv test-bank/faq_train.csv", ["dev", "train"], ""),
+        ("how_to_build.csv how_to_test.csv", [""], "how_to_test.csv"),
+        ("about_testing.csv about_training.csv", [""], ""),
+    ],
+)
+def test_splits_are_words_of_the_names_in_any_case(tmp_path, caplog, names, splits, warned):
+    for name in names.split():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = folders.files_by_split(str(tmp_path))
+    files = [f"{tmp_path}/{name}" for name in names.split()]
+    assert found == (dict(zip(splits, ([file] for file in files), strict=True)) if all(splits) else {"": files})
+    assert [warned in line for line in caplog.messages] == [True] * bool(warned)
