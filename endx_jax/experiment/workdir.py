@@ -247,8 +247,9 @@ def run_lock(workdir: pathlib.Path) -> Iterator[None]:
             yield
         finally:
             # A folder in which nothing else was written, as after a mistake in the settings, is removed again.
-            if is_primary() and made and {entry.name for entry in workdir.iterdir()} == {LOCK}:
-                shutil.rmtree(workdir, ignore_errors=True)  # NFS and Windows keep a file that is open
+            with contextlib.suppress(OSError):  # NFS and Windows keep a file that is open; the user may have removed it
+                if is_primary() and made and {entry.name for entry in workdir.iterdir()} == {LOCK}:
+                    shutil.rmtree(workdir)
 
 
 # Seconds between two writes of a lock object, and seconds without a write after which it is taken over.

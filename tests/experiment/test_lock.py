@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 
@@ -96,6 +97,10 @@ def test_a_folder_in_which_nothing_was_written_is_taken_back(tmp_path, monkeypat
     monkeypatch.setattr(os, "unlink", raising(OSError(errno.EBUSY, "open")))  # as on NFS and Windows
     with one_line_error("a wrong setting"), run_lock(tmp_path / "again"):
         raise EndxError("a wrong setting")
+    monkeypatch.undo()
+    with one_line_error("stopped"), run_lock(tmp_path / "removed"):
+        shutil.rmtree(tmp_path / "removed")
+        raise EndxError("stopped")
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
