@@ -280,6 +280,7 @@ def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction
     output, theirs = OUTPUTS[task]
     only: dict[str, Sequence] = {"module_output_name": (output,), "processing_kwargs": (None, {})}
     if task != "text-generation":
+        # With `message` beside `text`, sentence-transformers puts texts into the chat template.
         only["modality_config"] = (None, {"text": {"method": "forward", "method_output_name": theirs}})
     check_keys(config, file, only, " ".join([ENCODER, further, *ARGUMENTS]))
     for name, keys in ARGUMENTS.items():
