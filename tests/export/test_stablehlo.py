@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from refusals import check_refusal
+from tiny_bert import vocabulary, write_tiny_bert
 from tiny_models import TEXTS, make_model
 
 import endx_jax
@@ -91,3 +92,17 @@ def test_towers_of_two_shapes_are_two_programs(models, tiny_bert, tmp_path):
     encode = runpy.run_path(str(tmp_path / "encode.py"))["encode"]
     np.testing.assert_allclose(np.linalg.norm(encode("question", ["the cat"])), 1, rtol=1e-5)
     assert np.linalg.norm(encode("answer", ["the cat"])) > 1.1
+
+
+def test_added_tokens_without_a_row_are_unknown_in_the_program_too(tmp_path):
+    folder = write_tiny_bert(tmp_path / "model")
+    file = folder / "tokenizer.json"
+    spec = json.loads(file.read_text())
+    image = spec["added_tokens"][-1] | {"id": len(vocabulary()), "content": "<image>"}
+    file.write_text(json.dumps(spec | {"added_tokens": [*spec["added_tokens"], image]}))
+    with pytest.warns(UserWarning, match="states no pooling"):
+        model = endx_jax.load(folder)
+    write_stablehlo(tmp_path, plain(model))
+    encode = runpy.run_path(str(tmp_path / "encode.py"))["encode"]
+    texts = ["the <image> cat", "the cat"]
+    np.testing.assert_allclose(encode("question", texts), model.encode_query(texts), atol=2e-6)
