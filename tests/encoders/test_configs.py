@@ -126,6 +126,7 @@ def test_positions_after_the_padding_id_are_fewer():
     ("model_type", "changes", "named"),
     [
         ("roberta", {"pad_token_id": 16}, ["max_position_embeddings", "17"]),
+        ("bert", {"transformers_weights": "other.safetensors"}, ["transformers_weights='other.safetensors'"]),
         ("modernbert", {"layer_types": ["full_attention"]}, ["layer_types", "['full_attention']"]),
         ("modernbert", {"mlp_bias": "no"}, ["mlp_bias", "'no'", "true or false"]),
         ("modernbert", {"rope_scaling": {"rope_type": "yarn"}}, ["rope_type", "'yarn'", "default, lin"]),
