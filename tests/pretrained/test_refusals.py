@@ -106,7 +106,7 @@ ROUTER = "sentence_transformers.base.modules.x."
 @pytest.mark.parametrize(
     ("types", "structure", "words"),
     [
-        ({"Q": "Transformer"}, {"text": ["Q"]}, "'query' routes 'text'"),
+        ({"Q": "Transformer"}, {"image": ["Q"]}, "'query' routes 'image'"),
         ({"Q": "Transformer"}, {"query": ["X"]}, "'types' 'X'"),
         ({"../Q": "Transformer"}, {"query": ["../Q"]}, "'../Q' not in"),
         ({"/Q": "Transformer"}, {"query": ["/Q"]}, "'/Q' not in"),
