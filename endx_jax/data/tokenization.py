@@ -38,6 +38,7 @@ class Tokenizer:
       folder: folder it was loaded from.
       pad_id: padding id.
       size: largest id plus one, added and special tokens included.
+      unknown_id: id that replaces those of added tokens without a row in the token table; None if all have one.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class Tokenizer:
             ids = {*self._vocabulary.values(), *around}
             added = set() if rows is None or self._backend is None else {*self._backend.get_added_tokens_decoder()}
             without_row = {id_ for id_ in added - {*around} if id_ >= rows}
-            self._unknown = self._id_of("unk_token") if without_row else None
-            self.size = 1 + max(ids if self._unknown is None else ids - without_row, default=-1)
+            self.unknown_id = self._id_of("unk_token") if without_row else None
+            self.size = 1 + max(ids if self.unknown_id is None else ids - without_row, default=-1)
         pad_id = self._id_of("pad_token")
         if pad_id is None and self._backend is not None:  # as for most language models
             pad_id = self._id_of("eos_token")
@@ -117,7 +118,7 @@ class Tokenizer:
         with self._lock:
             forget_length(self._backend)
             special = self._backend.encode_special_tokens
-            unknown = "" if self._unknown is None else f" {self._rows}"
+            unknown = "" if self.unknown_id is None else f" {self._rows}"
             state = f"{self._truncation_side} {special} {self._backend.to_str()}{unknown}"
         return hashlib.sha256(state.encode()).hexdigest()
 
@@ -178,8 +179,8 @@ class Tokenizer:
             parts.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
             truncated += longer
         ids = np.concatenate(parts)
-        if self._rows is not None and self._unknown is not None:
-            ids[ids >= self._rows] = self._unknown
+        if self._rows is not None and self.unknown_id is not None:
+            ids[ids >= self._rows] = self.unknown_id
         return TokenTable.from_lengths(ids, np.asarray(lengths, np.int64), self.pad_id, np.asarray(truncated, bool))
 
     def describe_unfit(self, texts: Iterable[str], name: str) -> list[str]:

@@ -127,12 +127,14 @@ def read_ropes(
     """Returns the rotary positions by type of layer, which newer files have as `rope_parameters` by type.
 
     `bases` has the key of the base in older files, and its default, by type; their `rope_scaling` is for the types in
-    `scaled`.
+    `scaled`. As in transformers, a file may have both, and the values of `rope_scaling` are used.
     """
     stated = json_files.as_object(config.get("rope_parameters") or {}, f"{where}: 'rope_parameters'")
+    scaling = json_files.as_object(config.get("rope_scaling") or {}, f"{where}: 'rope_scaling'")
     ropes = {}
     for kind, (key, default) in bases.items():
-        parameters = stated.get(kind) or (config.get("rope_scaling") if kind in scaled else None)
+        own = json_files.as_object(stated.get(kind) or {}, f"{where}: the rotary parameters of {kind}")
+        parameters = own | (scaling if kind in scaled else {})
         base = default if config.get(key) is None else config[key]
         ropes[kind] = Rope.read(parameters, base, head_width, f"{where}: {kind}")
     return ropes

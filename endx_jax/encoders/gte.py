@@ -33,7 +33,7 @@ class GteConfig(TransformerConfig):
         """Converts the contents of a `config.json` with `model_type` `gte` or `new`."""
         base = super().from_hugging_face(config, where)
         default = 10_000.0 if config.get("model_type") == "new" else 160_000.0
-        parameters = config.get("rope_parameters") or config.get("rope_scaling")
+        parameters = config.get("rope_scaling") or config.get("rope_parameters")  # as in transformers
         rope = Rope.read(parameters, config.get("rope_theta", default), base.head, where)
         return dataclasses.replace(base, rope=rope)
 

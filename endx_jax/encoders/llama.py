@@ -44,7 +44,7 @@ class LlamaConfig(TransformerConfig):
     @staticmethod
     def read_rope(config: Mapping, head_width: int, where: object) -> Rope | None:
         """Returns the rotary positions of all layers; None if they differ."""
-        parameters = config.get("rope_parameters") or config.get("rope_scaling")
+        parameters = config.get("rope_scaling") or config.get("rope_parameters")  # as in transformers
         base = 10_000.0 if config.get("rope_theta") is None else config["rope_theta"]
         return Rope.read(parameters, base, head_width, where)
 

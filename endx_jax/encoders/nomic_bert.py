@@ -37,7 +37,8 @@ class NomicBertConfig(TransformerConfig):
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` in either notation."""
         base = super().from_hugging_face(config, where)
-        rope = Rope.read(config.get("rope_parameters"), config.get("rotary_emb_base", 1000.0), base.head, where)
+        parameters = config.get("rope_scaling") or config.get("rope_parameters")  # as in transformers
+        rope = Rope.read(parameters, config.get("rotary_emb_base", 1000.0), base.head, where)
         return dataclasses.replace(base, rope=rope, activation=GATED.get(base.activation, base.activation))
 
 

@@ -141,6 +141,15 @@ def notes(run: Run) -> Iterator[str]:
                 f"note: the projection of {source.folder} to {source.head.projection.width} numbers is not used; "
                 "model.projection=0 keeps it, with the folder's pooling"
             )
+        embeds = model.method.embeds and not settings.model.encoder
+        if embeds and source.usage.truncate_dim:
+            width = f"truncate_dim={source.usage.truncate_dim}"
+            yield f"note: {width} of {source.folder} is not used; give it where you encode or export"
+        if embeds and settings.model.normalize and not (source.usage.cosine or source.head.normalize):
+            yield (
+                f"note: {source.folder} compares embeddings by inner products, and this run by cosines; "
+                "model.normalize=False keeps inner products"
+            )
     if inherited := model.inherited[0]:
         before = {**(inherited.towers or {}), **{f"{side}_prompt": inherited.sides[side].prompt for side in SIDES}}
         now = settings.as_dict()["model"]

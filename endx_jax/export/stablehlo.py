@@ -37,13 +37,15 @@ def write_stablehlo(folder: pathlib.Path, model: EmbeddingModel) -> None:
     require(not model.by_token, f"{model.name} has an embedding for each token: use --format=sentence-transformers")
     towers, processors = model.encoder.model, model.encoder.processors
     weights_sha256 = write_tensors(folder / SINGLE_FILE, paths(model.params))
-    one_program = towers.question == towers.answer
+    unknown = {side: processors[side].tokenizer.unknown_id for side in SIDES}
+    one_program = towers.question == towers.answer and unknown["question"] == unknown["answer"]
     one_tokenizer = processors["question"].tokenizer.same_ids(processors["answer"].tokenizer)
     sides = {}
     for side in SIDES:
         program = folder / ("tower.stablehlo" if one_program else f"tower_{side}.stablehlo")
         if not program.exists():
-            program.write_bytes(serialized(towers.tower(side), towers.tower_params(model.params, side)))
+            params = towers.tower_params(model.params, side)
+            program.write_bytes(serialized(towers.tower(side), params, unknown[side]))
         sides[side] = SideManifest(
             folder="tokenizer" if one_tokenizer else f"tokenizer_{side}",
             **processors[side].stated(),
@@ -72,12 +74,13 @@ def write_stablehlo(folder: pathlib.Path, model: EmbeddingModel) -> None:
     shutil.copyfile(EXAMPLE, folder / "encode.py")
 
 
-def serialized(tower: Tower, params: dict) -> bytearray:
+def serialized(tower: Tower, params: dict, unknown_id: int | None) -> bytearray:
     """Exports a tower as `(params by name, ids int32 [b, l], mask bool [b, l]) -> float32 [b, E]`.
 
     Args:
       tower: a tower in float32.
       params: its parameters, by group.
+      unknown_id: id that replaces ids outside the token table, as `Tokenizer.unknown_id`; None: they give NaN.
     """
     if importlib.util.find_spec("flatbuffers") is None:  # an optional dependency of jax.export
         raise EndxError(f"--format={STABLEHLO} needs another package: pip install flatbuffers")
@@ -90,7 +93,7 @@ def serialized(tower: Tower, params: dict) -> bytearray:
     ids, mask = (jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, jnp.bool_))
     # By default, accelerators round the float32 factors of matrix products.
     with jax.default_matmul_precision("highest"), _without_source_locations():
-        return export.export(jax.jit(_program(tower)), platforms=PLATFORMS)(like, ids, mask).serialize()
+        return export.export(jax.jit(_program(tower, unknown_id)), platforms=PLATFORMS)(like, ids, mask).serialize()
 
 
 @contextlib.contextmanager
@@ -105,8 +108,10 @@ def _without_source_locations() -> Iterator[None]:
         jax.config.update(name, before)
 
 
-def _program(tower: Tower) -> Callable:
+def _program(tower: Tower, unknown_id: int | None) -> Callable:
     def encode(params, ids, mask):
+        if unknown_id is not None:
+            ids = jnp.where(ids < tower.token_embedder.vocab_size, ids, unknown_id)
         variables = {"params": flax.traverse_util.unflatten_dict(params, sep="/")}
         return tower.apply(variables, Tokens(ids, mask))
 

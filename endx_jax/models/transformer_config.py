@@ -28,6 +28,7 @@ SUPPORTED: dict[str, Sequence] = {
     "is_decoder": FALSE,
     "add_cross_attention": FALSE,
     "quantization_config": ABSENT,
+    "transformers_weights": (None, "model.safetensors"),
     "pruned_heads": (None, {}),
     "partial_rotary_factor": (1.0, None),
     "position_embedding_type": ("absolute", None),

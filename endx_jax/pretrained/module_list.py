@@ -92,11 +92,10 @@ def _route(structure: Mapping, mappings: Mapping, task: str, file: pathlib.Path)
     for key in ((task, "text"), (task, None), (None, "text"), (None, None)):
         if key in routes:
             return json_files.as_text(routes[key], f"{file}: the route of {key}")
-    if task not in structure:
-        raise EndxError(
-            f"{file} has no route for the task {task!r}; its routes are {json_files.format_names(structure)}"
-        )
-    return task
+    for route in (task, "text"):
+        if route in structure:
+            return route
+    raise EndxError(f"{file} has no route for the task {task!r}; its routes are {json_files.format_names(structure)}")
 
 
 def _pair(key: str, file: pathlib.Path) -> tuple[str | None, str | None]:

@@ -280,6 +280,7 @@ def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction
     output, theirs = OUTPUTS[task]
     only: dict[str, Sequence] = {"module_output_name": (output,), "processing_kwargs": (None, {})}
     if task != "text-generation":
+        # With `message` beside `text`, sentence-transformers puts texts into the chat template.
         only["modality_config"] = (None, {"text": {"method": "forward", "method_output_name": theirs}})
     check_keys(config, file, only, " ".join([ENCODER, further, *ARGUMENTS]))
     for name, keys in ARGUMENTS.items():
@@ -289,7 +290,8 @@ def max_length(encoder: pathlib.Path, side: str, task: str = "feature-extraction
         config = config | ({"max_seq_length": None} if "model_max_length" in given else {})
     if config.get("do_lower_case") and not tokenizer.get("do_lower_case"):
         raise EndxError(f"{file}: do_lower_case with a cased tokenizer is not supported")
-    limits = config.get(f"{TASKS[side]}_length"), config.get("max_seq_length"), tokenizer.get("model_max_length")
+    of_tokenizer = tokenizer.get("model_max_length"), tokenizer.get("max_len")  # the latter in older files
+    limits = config.get(f"{TASKS[side]}_length"), config.get("max_seq_length"), *of_tokenizer
     limit = next((limit for limit in limits if limit is not None), NO_LIMIT)
     if isinstance(limit, int | float) and limit >= NO_LIMIT:
         return None

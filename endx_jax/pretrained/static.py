@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from endx_jax import json_files
-from endx_jax.data.tokenizer_files import read_specification, refusing_broken
+from endx_jax.data.tokenizer_files import forget_length, read_specification, refusing_broken
 from endx_jax.errors import EndxError, counted
 from endx_jax.files import expanded, staging_folder, state_of, write_text
 from endx_jax.models.config_keys import check_keys
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 ENDINGS = (".txt", ".vec", ".txt.gz", ".vec.gz")  # of files of word vectors
-FORMAT = 3  # version of the folders in the cache
+FORMAT = 4  # version of the folders in the cache
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 # Approximates the Penn Treebank tokenization that GloVe was trained on: splits off clitics (it 's, do n't) and
 # punctuation, keeps numbers and abbreviations whole. Unlike it, splits words at hyphens, as GloVe has vectors for the
@@ -147,7 +147,8 @@ def _write_tokens(
 ) -> None:
     """Writes a pretrained folder of the token table in the folder `weights`; its tokenizer adds no special tokens.
 
-    If unknown tokens are skipped, their row is zero: in a mean they change its norm, but not its direction.
+    Texts are cut as the tokenizer's file states, as by sentence-transformers and model2vec. If unknown tokens are
+    skipped, their row is zero: in a mean they change its norm, but not its direction.
     """
     import tokenizers
 
@@ -170,18 +171,20 @@ def _write_tokens(
     # Static token vectors are pooled without special tokens.
     with refusing_broken(tokenizer_file.parent):
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state | {"post_processor": None}))
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
+        cut = tokenizer.truncation
+        forget_length(tokenizer)
         tokenizer.add_special_tokens([PAD])
     size = 1 + max(tokenizer.get_vocab().values())
     if size > len(rows) + 1:  # the padding token may have been added
         raise EndxError(f"{tokenizer_file} has ids up to {size - 1:,}; {weights} has {counted(len(rows), 'row')}")
     table = np.zeros((max(len(rows), size), rows.shape[1]), np.float32)
     table[: len(rows)] = rows
+    limit = {"model_max_length": cut["max_length"], "truncation_side": cut["direction"]} if cut else {}
     unknown = tokenizer.token_to_id(state["model"].get("unk_token") or "")
     if skip_unknown and unknown is not None:
         table[unknown] = 0
-    _write(folder, tokenizer.to_str(), table, {"pad_token": PAD}, tokenizer.get_vocab()[PAD], ["Normalize"] * normalize)
+    about, pad_id = {"pad_token": PAD, **limit}, tokenizer.get_vocab()[PAD]
+    _write(folder, tokenizer.to_str(), table, about, pad_id, ["Normalize"] * normalize)
     write_text(folder / USAGE_FILE, json.dumps(usage))
 
 
@@ -189,13 +192,13 @@ def _write(
     folder: pathlib.Path,
     tokenizer: str,
     table: np.ndarray,
-    special: dict[str, str],
+    about: dict[str, Any],
     pad_id: int,
     after: Sequence[str] = (),
 ) -> None:
-    """Writes a pretrained folder; `after` has the modules after the pooling."""
+    """Writes a pretrained folder; `about` is of the tokenizer, `after` has the modules after the pooling."""
     sizes = {"vocab_size": len(table), "hidden_size": table.shape[1], "pad_token_id": pad_id}
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", **about}
     for name, contents in (("config.json", {"model_type": "static", **sizes}), ("tokenizer_config.json", about)):
         (folder / name).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
     (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")

@@ -22,10 +22,11 @@ OF_MODULE = "sentence-transformers: SentenceTransformer(FOLDER).save_pretrained(
 def open_tensors(folder: pathlib.Path) -> dict[str, StoredArray]:
     """Returns the tensors in a folder's safetensors files by name; they are read as float32 on demand.
 
-    Each tensor of a sharded checkpoint is read from the file that the index names for it; others are ignored.
+    As in transformers, an index is only read if there is no `model.safetensors`. Each tensor of a sharded checkpoint is
+    read from the file that the index names for it; others are ignored.
     """
     index = folder / SHARD_INDEX
-    if not index.is_file():
+    if (folder / SINGLE_FILE).is_file() or not index.is_file():
         return open_file(_existing(folder / SINGLE_FILE))
     named = json_files.value(json_files.read_json_file(index), "weight_map", str(index))
     places = {

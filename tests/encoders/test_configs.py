@@ -70,6 +70,17 @@ NOTATIONS = [
         | {"rope_theta": 900.0, "rope_local_base_freq": 90.0, "rope_scaling": LINEAR, "_sliding_window_pattern": 2},
         GROUPED | PATTERN | {"rope_parameters": ropes(LINEAR | {"rope_theta": 900.0})},
     ),
+    # Scaling that is added to a file of transformers 5.
+    (
+        "llama",
+        SMALL | {"rope_parameters": {"rope_theta": 900.0}, "rope_scaling": LINEAR, "rope_theta": 5.0},
+        SMALL | {"rope_parameters": LINEAR | {"rope_theta": 5.0}},
+    ),
+    (
+        "gemma3_text",
+        GROUPED | PATTERN | {"rope_parameters": ropes({"rope_theta": 900.0}), "rope_scaling": LINEAR},
+        GROUPED | PATTERN | {"rope_parameters": ropes(LINEAR | {"rope_theta": 900.0})},
+    ),
 ]
 
 
@@ -79,7 +90,7 @@ def test_configs_in_an_older_notation_are_those_in_the_newer_one(model_type, old
 
 
 def test_kinds_of_layers_have_their_own_positions_and_windows():
-    (_, modern, _), _, (_, gemma, _) = NOTATIONS[1:]
+    (_, modern, _), _, (_, gemma, _) = NOTATIONS[1:4]
     assert read("modernbert", modern).kinds[:2] == (LayerKind(Rope(900.0), None, False), LayerKind(Rope(90.0), 4, True))
     assert read("gemma3_text", gemma).kinds[:2] == (LayerKind(Rope(90.0), 511), LayerKind(Rope(900.0, "linear", 8.0)))
     both_ways = read("gemma3_text", gemma | {"use_bidirectional_attention": True})
@@ -115,6 +126,7 @@ def test_positions_after_the_padding_id_are_fewer():
     ("model_type", "changes", "named"),
     [
         ("roberta", {"pad_token_id": 16}, ["max_position_embeddings", "17"]),
+        ("bert", {"transformers_weights": "other.safetensors"}, ["transformers_weights='other.safetensors'"]),
         ("modernbert", {"layer_types": ["full_attention"]}, ["layer_types", "['full_attention']"]),
         ("modernbert", {"mlp_bias": "no"}, ["mlp_bias", "'no'", "true or false"]),
         ("modernbert", {"rope_scaling": {"rope_type": "yarn"}}, ["rope_type", "'yarn'", "default, lin"]),

@@ -194,11 +194,15 @@ def test_texts_that_are_cut_prompts_that_are_left_out_and_both_directions_are_na
     rows = [{"question": a, "answer": b} for pair in both for a, b in (pair, pair[::-1])]
     rows += [{"question": f"what is {n}", "answer": "the mat " * 20 + f"{n}"} for n in range(20)]
     config.model.update(encoder="", question_prompt="what: ")
-    shown = notes_of(config, tmp_path, rows, prompts={"query": "ask: ", "document": "say: "})
+    usage = {"prompts": {"query": "ask: ", "document": "say: "}, "truncate_dim": 8, "similarity_fn_name": "dot"}
+    shown = notes_of(config, tmp_path, rows, **usage)
     assert "note: 20 questions are answers of other pairs too" in shown
     assert " answers are cut to 24 tokens (data.answer_length)" in shown
     assert "questions are cut" not in shown
     assert f"the prompt 'ask: ' of {tmp_path / 'encoder'} is not used; set model.question_prompt to use it" in shown
+    assert "note: truncate_dim=8 of" in shown
+    assert "by inner products" in shown
+    assert "model.normalize=False" in shown
     assert "answer_prompt" not in shown
     assert "hard negatives" not in shown
 

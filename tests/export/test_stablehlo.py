@@ -7,7 +7,9 @@ import sys
 import jax
 import numpy as np
 import pytest
+from helpers import write_files
 from refusals import check_refusal
+from tiny_bert import vocabulary, write_tiny_bert
 from tiny_models import TEXTS, make_model
 
 import endx_jax
@@ -91,3 +93,17 @@ def test_towers_of_two_shapes_are_two_programs(models, tiny_bert, tmp_path):
     encode = runpy.run_path(str(tmp_path / "encode.py"))["encode"]
     np.testing.assert_allclose(np.linalg.norm(encode("question", ["the cat"])), 1, rtol=1e-5)
     assert np.linalg.norm(encode("answer", ["the cat"])) > 1.1
+
+
+def test_tokens_without_a_row_and_special_tokens_in_texts_are_those_of_the_model(tmp_path):
+    folder = write_tiny_bert(tmp_path / "model")
+    spec, config = (json.loads((folder / name).read_text()) for name in ("tokenizer.json", "tokenizer_config.json"))
+    image = spec["added_tokens"][-1] | {"id": len(vocabulary()), "content": "<image>", "special": False}
+    tokenizer = {"tokenizer.json": spec | {"added_tokens": [*spec["added_tokens"], image]}}
+    write_files(folder, tokenizer | {"tokenizer_config.json": config | {"split_special_tokens": True}})
+    with pytest.warns(UserWarning, match="states no pooling"):
+        model = endx_jax.load(folder)
+    write_stablehlo(tmp_path, plain(model))
+    encode = runpy.run_path(str(tmp_path / "encode.py"))["encode"]
+    texts = ["the <image> cat", "a [SEP] dog", "the cat"]
+    np.testing.assert_allclose(encode("question", texts), model.encode_query(texts), atol=2e-6)

@@ -58,3 +58,9 @@ def test_routes_are_found_in_the_order_of_sentence_transformers(tmp_path, mappin
     write(tmp_path, routes, mappings=mappings, types=dict.fromkeys(routes, BASE + "x.Transformer"))
     for side, route in (("question", question), ("answer", answer)):
         assert read_modules(tmp_path, side) == [Module("Transformer", tmp_path / "routes" / route)]
+
+
+def test_a_router_by_modality_has_one_route_for_both_sides(tmp_path):
+    write(tmp_path, {"image": ["D"], "text": ["Q", "P"]})
+    for side in ("question", "answer"):
+        assert [module.folder.name for module in read_modules(tmp_path, side)] == ["Q", "P"]

@@ -34,6 +34,7 @@ def pooling(**own) -> dict:
     return {"Pooling/config.json": own}
 
 
+FORWARD = {"method": "forward", "method_output_name": "last_hidden_state"}
 # Files of sentence-transformers, beside those of a Transformer and a mean.
 HEADS = [
     ({"modules.json": modules("LSTM")}, "'LSTM' Transformer, Pooling, Dense"),
@@ -58,7 +59,7 @@ HEADS = [
     (transformer(config_kwargs={"hidden_act": "relu"}), "'config_kwargs' hidden_act='relu' unknown"),
     (transformer(model_args={"default_task": "x"}), "'model_args' default_task='x' unknown"),
     (transformer(tokenizer_args={"add_eos_token": True}), "'tokenizer_args' add_eos_token=True"),
-    (transformer(modality_config={"message": {"method": "forward"}}), "sentence_bert_config.json modality_config"),
+    (transformer(modality_config={"text": FORWARD, "message": FORWARD}), "sentence_bert_config.json modality_config"),
     (transformer(tokenizer_name_or_path="x"), "sentence_bert_config.json tokenizer_name_or_path='x' unknown"),
     (transformer(processing_kwargs={"text": {"max_length": 8}}), "sentence_bert_config.json processing_kwargs"),
     (pooling(pooling_mode_mean_tokens=True, pooling_mode_max_tokens=True), "Pooling/config.json pooling one of"),
@@ -105,7 +106,7 @@ ROUTER = "sentence_transformers.base.modules.x."
 @pytest.mark.parametrize(
     ("types", "structure", "words"),
     [
-        ({"Q": "Transformer"}, {"text": ["Q"]}, "'query' routes 'text'"),
+        ({"Q": "Transformer"}, {"image": ["Q"]}, "'query' routes 'image'"),
         ({"Q": "Transformer"}, {"query": ["X"]}, "'types' 'X'"),
         ({"../Q": "Transformer"}, {"query": ["../Q"]}, "'../Q' not in"),
         ({"/Q": "Transformer"}, {"query": ["/Q"]}, "'/Q' not in"),

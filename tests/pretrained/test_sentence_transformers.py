@@ -59,6 +59,7 @@ LOWER = {"max_seq_length": 32, "query_length": 16, "document_length": 48, "do_lo
         (pooling({"pooling_mode": ["mean"], "include_prompt": True}), {"pooling": "mean"}),
         (own(max_seq_length=128, do_lower_case=False), {"max_length": 128}),
         (of_tokenizer(model_max_length=64), {"max_length": 64}),
+        (of_tokenizer(max_len=63), {"max_length": 63}),
         (own(max_seq_length=40) | of_tokenizer(model_max_length=64), {"max_length": 40}),
         (own(max_seq_length=None) | of_tokenizer(model_max_length=9), {"max_length": 9}),
         (own() | of_tokenizer(), {"max_length": None}),

@@ -150,6 +150,16 @@ def test_token_vectors_are_pooled_without_special_tokens(token_vectors):
     np.testing.assert_array_equal(rows(folder, "the cat §"), table[ids])
 
 
+def test_texts_are_cut_as_the_tokenizer_s_file_states(token_vectors):
+    folder, table = token_vectors
+    file = folder / "tokenizer.json"
+    cut = {"direction": "Left", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"truncation": cut}))
+    last = table[[vocabulary().index(word) for word in ("cat", "sat")]]
+    found = endx_jax.load(folder).encode(["the cat sat"])[0]
+    np.testing.assert_allclose(found, last.astype(np.float32).mean(0), rtol=1e-5)
+
+
 def test_rows_that_tokens_share_and_their_weights_are_model2vec_s(token_vectors):
     folder, table = token_vectors
     names, draw = vocabulary(), np.random.default_rng(1)
@@ -173,6 +183,7 @@ def test_modules_after_token_vectors_and_prompts_are_those_of_sentence_transform
 
     folder, table = token_vectors
     own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    own.enable_truncation(2, direction="left")
     modules = [parts.StaticEmbedding(own, embedding_weights=table.astype(np.float32))]
     dense = parts.Dense(4, 3)
     for n, more in enumerate(([], [parts.Normalize()], [dense])):

@@ -81,6 +81,8 @@ def test_a_tensor_is_that_of_the_file_which_the_index_names(tmp_path):
     chex.assert_trees_all_equal(open_tensors(tmp_path), {"w": good, "u": good})
     (tmp_path / SHARD_INDEX).write_text(json.dumps({"weight_map": places | {"u": "c.safetensors"}}))
     check_refusal(lambda: open_tensors(tmp_path), "c.safetensors", "'u'", SHARD_INDEX)
+    save_file({"w": good}, tmp_path / SINGLE_FILE)  # saved anew as one file, beside the old index
+    chex.assert_trees_all_equal(open_tensors(tmp_path), {"w": good})
 
 
 def test_ours_are_where_the_rules_say_and_go_back_bit_for_bit(tmp_path):
