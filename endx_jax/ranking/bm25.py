@@ -17,6 +17,8 @@ LONGEST = 10_000
 K1, B = 0.9, 0.4
 # Share of the texts above which the scores of a word are added to all of them, which is faster.
 DENSE = 1 / 8
+# Texts of a part, whose words are in memory while they are counted.
+PART = 2**19
 
 
 class Postings(NamedTuple):
@@ -115,12 +117,13 @@ class BM25:
           EndxError: PyStemmer is not installed, or no candidate holds a word.
         """
         tokenizer = WordTokenizer(language or detect(candidates))
-        postings = Postings.of(tokenizer.documents(candidates))
-        if not postings.words:
+        starts = range(0, len(candidates), PART)
+        parts = [Postings.of(tokenizer.documents(candidates[start : start + PART])) for start in starts]
+        if not any(part.words for part in parts):
             raise EndxError(
                 f"BM25 finds no word in the {len(candidates)} candidates: check that data.path contains texts"
             )
-        return cls([postings], tokenizer)
+        return cls(parts, tokenizer)
 
     def scores(self, questions) -> np.ndarray:
         """Returns scores of all candidates, float32 [b, N], for b question texts; all 0 if no word is known."""
