@@ -90,7 +90,8 @@ def evaluate_dense(
     }
 
     def of(side: str, names: Sequence[str]) -> np.ndarray:
-        return vectors[side][[row[side][name] for name in names]]
+        rows = [row[side][name] for name in names]
+        return vectors[side] if rows == [*range(len(vectors[side]))] else vectors[side][rows]
 
     evaluations, backwards, fused = {}, {}, {}
     for pool, part in pools.items():

@@ -84,4 +84,8 @@ def test_every_pool_is_ranked_as_if_it_were_alone():
     for found, expected in ((together.evaluations, alone.evaluations), (together.reverse, alone.reverse)):
         np.testing.assert_array_equal(found[name].ranks, expected[name].ranks)
         np.testing.assert_array_equal(found[name].top_ids, expected[name].top_ids)
+    sides = {"question": embed(RECORDS.questions), "answer": embed(RECORDS.candidates)}
+    whole = evaluate_dense(lambda side, texts: sides[side], Pools({"all": RECORDS, name: part}))
+    assert whole.questions is sides["question"]  # and not copies
+    assert whole.candidates is sides["answer"]
     assert (together.reverse[name].candidates, together.evaluations["all"].questions) == (3, 6)
