@@ -165,10 +165,9 @@ def _places_left(
     ranked: Ranked, records: RetrievalSet, settings: MiningSettings, margin: Margin, dropped: Counter
 ) -> list[list[int]]:
     """Returns for each question the positions in its ranking, from 0, of possible negatives."""
-    numbers: dict[str, int] = {}  # one for each distinct text of both sides, ignoring case and white space
+    # Hashes of all texts, ignoring case and white space, which take less memory than the texts.
     key, own = (
-        [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in texts]
-        for texts in (records.candidates, records.questions)
+        [hash(" ".join(text.casefold().split())) for text in texts] for texts in (records.candidates, records.questions)
     )
     limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(own), np.inf)
     left = []
