@@ -17,6 +17,8 @@ LONGEST = 10_000
 K1, B = 0.9, 0.4
 # Share of the texts above which the scores of a word are added to all of them, which is faster.
 DENSE = 1 / 8
+# Scores of words that are kept for later questions: at most 1 GB with the texts that they are of.
+KEPT = 2**27
 # Texts of a part, whose words are in memory while they are counted.
 PART = 2**19
 
@@ -103,6 +105,7 @@ class BM25:
         counted = self._lengths if living is None else self._lengths[living]
         self._count, self._mean = len(counted), counted.mean() if counted.any() else 1.0
         self._known: dict[str, tuple[Any, np.ndarray, float]] = {}  # columns of the words of earlier questions
+        self._kept = 0  # number of their scores
 
     @staticmethod
     def description(language: str) -> str:
@@ -163,8 +166,8 @@ class BM25:
 
     def _column(self, word: str) -> tuple[Any, np.ndarray, float]:
         """Returns the texts that hold a word, or all, their scores for it, and its factor ln(...)."""
-        if word in self._known:
-            return self._known[word]
+        if known := self._known.get(word):
+            return known
         found = [part.of_word(word) for part in self._parts]
         texts, counts = found[0]
         if len(found) > 1:
@@ -182,6 +185,9 @@ class BM25:
         if len(texts) > DENSE * len(self._lengths):
             column = slice(None), np.zeros(len(self._lengths), np.float32), rarity
             column[1][texts] = values
+        self._kept += len(column[1])
+        if self._kept > KEPT:
+            self._known, self._kept = {}, len(column[1])
         self._known[word] = column
         return column
 

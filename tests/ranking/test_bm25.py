@@ -65,6 +65,15 @@ def test_texts_are_counted_a_part_at_a_time_with_the_same_scores(monkeypatch):
     assert sizes == [2, 2, 2, 1]
 
 
+def test_few_scores_of_words_are_kept_for_later_questions(monkeypatch):
+    index = BM25.of_texts(CANDIDATES)
+    expected = index.scores(QUESTIONS)
+    monkeypatch.setattr(bm25, "KEPT", 2 * len(CANDIDATES))
+    few = BM25.of_texts(CANDIDATES)
+    np.testing.assert_array_equal(few.scores(QUESTIONS), expected)
+    assert len(index._known) > len(few._known) == 2
+
+
 def test_scaled_scores_are_those_over_the_root_of_the_highest_possible_one():
     bm25, count = BM25.of_texts(CANDIDATES), len(STEMS)
     held = [[sum(word in document for document in STEMS) for word in query] for query in QUESTION_STEMS]
