@@ -7,8 +7,8 @@ from the paragraphs with the most questions, taken in turn. The pool is all sent
 classifier scores every pair of question and sentence, and also re-ranks the best sentences of each dual encoder.
 
 Prints MRR, recall and hit rate, and the median milliseconds to rank the pool for a question, over `--timed` questions.
-Before the timing, the pool is encoded, the classifier's texts are tokenized and all programs are compiled. For the
-classifier the seconds for all pairs in one call are printed too.
+Before the timing, the pool is encoded and all programs are compiled; the classifier's texts are tokenized within its
+time. For the classifier the seconds for all pairs in one call are printed too.
 """
 
 import argparse

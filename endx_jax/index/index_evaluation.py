@@ -17,7 +17,7 @@ from endx_jax.index.snapshot import Snapshot
 from endx_jax.index.text_search import DENSE, TextRanker
 from endx_jax.ranking.evaluate import Evaluation, default_block, evaluate_scores
 from endx_jax.ranking.hybrid import Hybrid
-from endx_jax.ranking.mining import EncodedOnDemand, Ranked, Similarities, lowest_right
+from endx_jax.ranking.mining import EncodedOnDemand, Ranked, Similarities, encoded, lowest_right
 from endx_jax.ranking.search import best_of_groups
 from endx_jax.ranking.systems import EncodeSide
 
@@ -188,7 +188,5 @@ def rank_by_index(
     rows = np.array([of_document.get(n, -1) for n in found], np.int32).reshape(nearest.rows.shape)
     last = np.argsort(rows < 0, axis=1, kind="stable")  # documents that were deleted meanwhile
     rows, scores = (np.take_along_axis(values, last, axis=1) for values in (rows, nearest.scores))
-    score = Similarities(
-        questions.__getitem__, EncodedOnDemand(functools.partial(encode, "answer"), records.candidates)
-    )
+    score = Similarities(encoded(questions), EncodedOnDemand(functools.partial(encode, "answer"), records.candidates))
     return grown, Ranked(rows, scores, lambda: lowest_right(score, records.qrels))

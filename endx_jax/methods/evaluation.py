@@ -188,8 +188,8 @@ def compare_with_untrained(results: Results, measure: str, *, merge: bool = True
     If BM25's weight was fitted after training, and is not the default that the untrained model has, the line says so.
 
     The sets are the test set in its primary pool, where the interval of the difference must be below 0, and those of
-    `add_validation`, of which only means are known: there it must be at least `SMALLEST_LOSS`. With `merge` the line
-    names `endx merge`, which needs the trained model.
+    `add_validation`, of which only means are known: there it must be at least `SMALLEST_LOSS`. Fewer than `FEWEST` test
+    questions are not compared. With `merge` the line names `endx merge`, which needs the trained model.
     """
     pool, losses = results.pools.primary_name, {}
     section = results.sections.get(VALIDATION, {})
@@ -223,9 +223,9 @@ def compare_with_untrained(results: Results, measure: str, *, merge: bool = True
 
 
 def _difference(results: Results, first: str, second: str, measure: str) -> tuple[float, float, Difference] | None:
-    """Returns the means of two systems in the primary pool and their difference; None if one was not ranked."""
+    """Returns two systems' means in the primary pool and their difference; None if unranked, or below `FEWEST`."""
     systems, groups = results.evaluations.get(results.pools.primary_name, {}), results.pools.primary.groups or ()
-    if first not in systems or second not in systems:
+    if first not in systems or second not in systems or systems[first].questions < FEWEST:
         return None
     values = [systems[system].values[measure][:, None] for system in (first, second)]
     (difference,) = paired_difference(*values, clusters=groups if len(set(groups)) >= FEWEST else ())

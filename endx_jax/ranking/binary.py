@@ -12,6 +12,8 @@ from endx_jax.ranking.search import Corpus, Neighbours, check_finite
 FEWEST = 512
 # The same for each candidate to find.
 EACH = 4
+# Questions whose candidates are in memory at a time.
+QUESTIONS = 16384
 
 
 class BinaryCorpus:
@@ -47,15 +49,20 @@ class BinaryCorpus:
 
     def search(self, questions: Any, k: int, where: np.ndarray | None = None) -> Neighbours:
         """Finds the best k >= 1 of the candidates that are best by signs; arguments and errors as `Corpus.search`."""
-        questions = np.asarray(questions, np.float32)
-        rows = self._signs.search(questions, max(FEWEST, EACH * k), where).rows
-        scores = np.empty(rows.shape, np.float32)
-        for n, own in enumerate(rows):
-            # Sums of rows, as a product of matrices may give equal candidates different bits.
-            scores[n] = (self._codes[own] * questions[n]).sum(axis=1) * self._scales[own]
-        check_finite(scores)
-        best = np.lexsort((rows, -scores))[:, :k]
-        return Neighbours(*(np.take_along_axis(values, best, axis=1) for values in (scores, rows)))
+        questions, parts = np.asarray(questions, np.float32), []
+        for start in range(0, max(1, len(questions)), QUESTIONS):
+            asked = questions[start : start + QUESTIONS]
+            rows = self._signs.search(asked, max(FEWEST, EACH * k), where).rows
+            scores = np.empty(rows.shape, np.float32)
+            for n, own in enumerate(rows):
+                # Sums of rows, as a product of matrices may give equal candidates different bits.
+                scores[n] = (self._codes[own] * asked[n]).sum(axis=1) * self._scales[own]
+            best = np.lexsort((rows, -scores))[:, :k]
+            largest = np.abs(scores).max(axis=1, keepdims=True, initial=0)
+            parts.append([largest, *(np.take_along_axis(values, best, axis=1) for values in (scores, rows))])
+        largest, *found = (np.concatenate(part) for part in zip(*parts, strict=True))
+        check_finite(largest)
+        return Neighbours(*found)
 
     def scores(self, questions: Any) -> Callable[[int, int], jax.Array]:
         """Returns the scorer of questions [Q, E] by the int8 codes of all candidates: see `Corpus.scores`."""

@@ -17,6 +17,10 @@ LONGEST = 10_000
 K1, B = 0.9, 0.4
 # Share of the texts above which the scores of a word are added to all of them, which is faster.
 DENSE = 1 / 8
+# Scores of words that are kept for later questions: at most 1 GB with the texts that they are of.
+KEPT = 2**27
+# Texts of a part, whose words are in memory while they are counted.
+PART = 2**19
 
 
 class Postings(NamedTuple):
@@ -101,6 +105,7 @@ class BM25:
         counted = self._lengths if living is None else self._lengths[living]
         self._count, self._mean = len(counted), counted.mean() if counted.any() else 1.0
         self._known: dict[str, tuple[Any, np.ndarray, float]] = {}  # columns of the words of earlier questions
+        self._kept = 0  # number of their scores
 
     @staticmethod
     def description(language: str) -> str:
@@ -115,12 +120,13 @@ class BM25:
           EndxError: PyStemmer is not installed, or no candidate holds a word.
         """
         tokenizer = WordTokenizer(language or detect(candidates))
-        postings = Postings.of(tokenizer.documents(candidates))
-        if not postings.words:
+        starts = range(0, len(candidates), PART)
+        parts = [Postings.of(tokenizer.documents(candidates[start : start + PART])) for start in starts]
+        if not any(part.words for part in parts):
             raise EndxError(
                 f"BM25 finds no word in the {len(candidates)} candidates: check that data.path contains texts"
             )
-        return cls([postings], tokenizer)
+        return cls(parts, tokenizer)
 
     def scores(self, questions) -> np.ndarray:
         """Returns scores of all candidates, float32 [b, N], for b question texts; all 0 if no word is known."""
@@ -160,8 +166,8 @@ class BM25:
 
     def _column(self, word: str) -> tuple[Any, np.ndarray, float]:
         """Returns the texts that hold a word, or all, their scores for it, and its factor ln(...)."""
-        if word in self._known:
-            return self._known[word]
+        if known := self._known.get(word):
+            return known
         found = [part.of_word(word) for part in self._parts]
         texts, counts = found[0]
         if len(found) > 1:
@@ -179,6 +185,9 @@ class BM25:
         if len(texts) > DENSE * len(self._lengths):
             column = slice(None), np.zeros(len(self._lengths), np.float32), rarity
             column[1][texts] = values
+        self._kept += len(column[1])
+        if self._kept > KEPT:
+            self._known, self._kept = {}, len(column[1])
         self._known[word] = column
         return column
 

@@ -167,10 +167,9 @@ def _places_left(
     ranked: Ranked, records: RetrievalSet, settings: MiningSettings, margin: Margin, dropped: Counter
 ) -> list[list[int]]:
     """Returns for each question the positions in its ranking, from 0, of possible negatives."""
-    numbers: dict[str, int] = {}  # one for each distinct text of both sides, ignoring case and white space
+    # Hashes of all texts, ignoring case and white space, which take less memory than the texts.
     key, own = (
-        [numbers.setdefault(" ".join(text.casefold().split()), len(numbers)) for text in texts]
-        for texts in (records.candidates, records.questions)
+        [hash(" ".join(text.casefold().split())) for text in texts] for texts in (records.candidates, records.questions)
     )
     limit = margin.limit(ranked.lowest_right()) if margin else np.full(len(own), np.inf)
     left = []
@@ -228,11 +227,11 @@ def _stratified(rows, places, wanted: int, score: PairScorer) -> list[list[int]]
     return kept
 
 
-# Rows, int [n], to their embeddings, float32 [n, E], or `RaggedVectors`.
-Embedded = Callable[[np.ndarray], Any]
+# Rows, int [n], to embeddings that hold theirs, float32 [m, E] or `RaggedVectors`, and to their places there, int [n].
+Embedded = Callable[[np.ndarray], tuple[Any, np.ndarray]]
 
-# Pairs scored at a time.
-PAIRS = 65536
+# Pairs scored at a time: by inner products, and by MaxSim, which copies the token vectors of each pair's candidate.
+PAIRS, PAIRS_BY_TOKEN = 65536, 1024
 # Questions whose scores of all candidates are in memory at a time.
 BLOCK = 16
 # Candidates of a question that a reranker scores.
@@ -274,7 +273,7 @@ def rank_by_embeddings(encode: EncodeSide, records: RetrievalSet, depth: int) ->
     """Ranks the `depth` best by inner product, exactly; all embeddings are in memory."""
     questions, candidates = encode("question", records.questions), encode("answer", records.candidates)
     nearest = top_k(questions, candidates, depth)
-    score = Similarities(questions.__getitem__, candidates.__getitem__)
+    score = Similarities(encoded(questions), encoded(candidates))
     return Ranked(nearest.rows, nearest.scores, lambda: lowest_right(score, records.qrels))
 
 
@@ -303,14 +302,21 @@ class Similarities:
         scores = np.empty(len(pairs), np.float32)
         for start in range(0, len(pairs), PAIRS):
             question, candidate = pairs[start : start + PAIRS].T
-            asked, texts = self._questions(question), self._candidates(candidate)
+            (asked, of_question), (texts, of_candidate) = self._questions(question), self._candidates(candidate)
             if not isinstance(asked, RaggedVectors):
-                scores[start : start + PAIRS] = np.einsum("ne,ne->n", asked, texts)
+                scores[start : start + PAIRS] = np.einsum("ne,ne->n", asked[of_question], texts[of_candidate])
                 continue
-            for first in np.unique(question, return_index=True)[1]:
-                places = np.nonzero(question == question[first])[0]
-                scores[start + places] = maxsim_of(asked[first], texts[places])
+            order = np.argsort(question, kind="stable")
+            firsts = np.flatnonzero(np.diff(question[order])) + 1  # of each question after the first one
+            ends = np.union1d(firsts, np.arange(PAIRS_BY_TOKEN, len(order), PAIRS_BY_TOKEN))
+            for own in np.split(order, ends):
+                scores[start + own] = maxsim_of(asked[of_question[own[0]]], texts[of_candidate[own]])
         return finite_scores(scores, pairs)
+
+
+def encoded(embeddings: Any) -> Embedded:
+    """Returns the function from rows to embeddings for `Similarities`, of texts that are all encoded."""
+    return lambda rows: (embeddings, rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,11 +341,11 @@ class EncodedOnDemand:
         self._place = np.full(len(texts), -1)
         self._embeddings: Any = np.zeros((0, 0), np.float32)
 
-    def __call__(self, rows: np.ndarray) -> Any:
-        """Returns the embeddings of rows, int [n]."""
+    def __call__(self, rows: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Returns all embeddings so far, and the places of rows, int [n], among them."""
         fresh = np.unique(rows[self._place[rows] < 0])
         if len(fresh):
             made, known = self._encode([self._texts[row] for row in fresh.tolist()]), len(self._embeddings)
             self._place[fresh] = np.arange(known, known + len(fresh))
             self._embeddings = concatenate([self._embeddings, made]) if known else made
-        return self._embeddings[self._place[rows]]
+        return self._embeddings, self._place[rows]

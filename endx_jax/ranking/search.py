@@ -1,7 +1,7 @@
 """Exact search: the k best candidates of every question by inner product, over a corpus of any size."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -289,12 +289,12 @@ def fill_up(rows: np.ndarray, size: int) -> np.ndarray:
     return np.pad(rows, [(0, missing)] + [(0, 0)] * (rows.ndim - 1)) if missing else rows
 
 
-def fits(size: int) -> bool:
-    """Returns true if the devices of this process have free memory for a corpus of `size` bytes.
+def fits(size: int, devices: Sequence[jax.Device] = ()) -> bool:
+    """Returns true if devices, by default all of this process, have free memory for a corpus of `size` bytes.
 
     For a CPU the total memory of the machine or container counts: pages of a memory map can be reclaimed.
     """
-    statistics = [device.memory_stats() for device in jax.local_devices()]
+    statistics = [device.memory_stats() for device in devices or jax.local_devices()]
     if any(memory is None for memory in statistics):
         return size <= SHARE * host_memory()[0]
     return size <= SHARE * sum(memory["bytes_limit"] - memory["bytes_in_use"] for memory in statistics)

@@ -14,7 +14,7 @@ from endx_jax.inference.maxsim import maxsim_scores
 from endx_jax.parallel.mesh import MeshSettings, make_mesh
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import Evaluation, ScoreBlock, evaluate_set
-from endx_jax.ranking.search import Corpus
+from endx_jax.ranking.search import Corpus, fits
 
 
 def scores_of(questions: Any, candidates: Any, *, reverse: bool = False) -> ScoreBlock:
@@ -38,13 +38,14 @@ def mean_maxsim(questions: Any, scores: ScoreBlock) -> ScoreBlock:
 def dense_scores(questions: np.ndarray, candidates: np.ndarray) -> ScoreBlock:
     """Returns the scorer of questions [Q, E] by inner products with candidates [N, E], on one device, for `evaluate`.
 
-    See `Corpus.scores`. Normalise the embeddings first to score by cosine.
+    The candidates stay on the device if they fit: see `Corpus.scores`. Normalise embeddings first to score by cosine.
 
     Raises:
       EndxError: the two sides differ in width.
     """
-    mesh = make_mesh(MeshSettings(), jax.local_devices()[:1])
-    return Corpus(np.asarray(candidates), mesh=mesh).scores(questions)
+    candidates, devices = np.asarray(candidates), jax.local_devices()[:1]
+    mesh = make_mesh(MeshSettings(), devices)
+    return Corpus(candidates, resident=fits(candidates.nbytes, devices), mesh=mesh).scores(questions)
 
 
 # (side, texts) to what `scores_of` takes: float32 [n, E], of unit norm if embeddings are compared by cosine.
@@ -90,7 +91,8 @@ def evaluate_dense(
     }
 
     def of(side: str, names: Sequence[str]) -> np.ndarray:
-        return vectors[side][[row[side][name] for name in names]]
+        rows = [row[side][name] for name in names]
+        return vectors[side] if rows == [*range(len(vectors[side]))] else vectors[side][rows]
 
     evaluations, backwards, fused = {}, {}, {}
     for pool, part in pools.items():

@@ -17,6 +17,7 @@ from tiny_bert import tiny_recipe
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.experiment.run import run
 from endx_jax.methods.evaluation import add_validation, compare_with_untrained, validation
+from endx_jax.metrics.significance import FEWEST
 from endx_jax.ranking.evaluate import MEASURES, Evaluation, EvaluationSettings
 from endx_jax.ranking.hybrid import Hybrid
 from endx_jax.ranking.results import Results
@@ -165,11 +166,11 @@ def test_without_sets_there_is_no_section_and_without_an_evaluation_before_train
 
 
 def test_sets_on_which_training_made_the_model_worse_are_named():
-    def evaluation(mrr):
-        values = np.asarray(np.atleast_1d(mrr), np.float32)
-        return Evaluation({"mrr": values}, np.ones((1, 1)), np.zeros((1, 1)), np.ones((1, 1)), 1)
+    def warnings(after, before, fused=None, hybrid=None, count=32, **section):
+        def evaluation(mrr):
+            values = np.resize(np.asarray(mrr, np.float32), count)
+            return Evaluation({"mrr": values}, np.ones((count, 1)), np.zeros((1, 1)), np.ones((1, 1)), 1)
 
-    def warnings(after, before, fused=None, hybrid=None, **section):
         records = RetrievalSet(("q",), ("a",), ((0,),), ("q0",), ("d0",))
         results = Results("data", "test", Pools({"all": records}), sections={"validation": section}, hybrid=hybrid)
         results.add("trained", {"all": evaluation(after)})
@@ -193,6 +194,7 @@ def test_sets_on_which_training_made_the_model_worse_are_named():
     (line,) = warnings(0.5, 0.5, fused=served, hybrid=Hybrid(2.4, questions=99))
     assert "the default before and 2.40 after" in line
     assert warnings(0.5, 0.5, fused=served, hybrid=Hybrid()) == warnings(0.5, 0.5, fused=served)
+    assert warnings(0.25, 0.5, fused=served, count=FEWEST - 1) == []
     before = {"up": {"mrr": 0.4}, "down": {"mrr": 0.4}}
     (line,) = warnings(0.5, 0.25, metrics={"up": {"mrr": 0.6}, "down": {"mrr": 0.3}}, untrained=before)
     assert "on down `trained` ranks below `untrained`, mrr 0.300 instead of 0.400" in line

@@ -1,6 +1,7 @@
 """Late interaction by `endx_jax.load`: folders of sentence-transformers' MultiVectorEncoder and of PyLate."""
 
 import pathlib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from late_folders import FIXED, write_multi_vector, write_pylate
 import endx_jax
 from endx_jax.data.batches.ragged import RaggedVectors
 from endx_jax.experiment.saved_model import load_pair_scorer
-from endx_jax.ranking.mining import SimilaritiesOfTexts
+from endx_jax.ranking.mining import Similarities, SimilaritiesOfTexts, encoded
 
 TEXTS = ["the cat sat on the mat.", "a dog, where?", "who is in the mat " * 20, "x"]
 
@@ -45,6 +46,19 @@ def test_a_document_without_tokens_scores_nothing():
     score = SimilaritiesOfTexts(encode, by_token=True)(["q"], ["none", "d"])
     assert score(np.array([[0, 0], [0, 1], [0, 0]])).tolist() == [0, 2, 0]
     assert score(np.array([[0, 0]])).tolist() == [0]
+
+
+def test_token_vectors_are_copied_for_a_few_pairs_at_a_time():
+    asked, texts = (np.random.default_rng(count).normal(size=(count, 64, 32)).astype(np.float32) for count in (99, 40))
+    score = Similarities(encoded(RaggedVectors.of([*asked])), encoded(RaggedVectors.of([*texts])))
+    pairs = np.random.default_rng(0).permutation(np.argwhere(np.ones((99, 40))))
+    tracemalloc.start()
+    scores = score(pairs)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * texts.nbytes  # 40 texts of one question, and not 3,960
+    expected = np.einsum("qie,nje->qnij", asked, texts).max(axis=3).sum(axis=2)
+    np.testing.assert_allclose(scores, expected[tuple(pairs.T)], rtol=1e-4)
 
 
 OLD = {"model_type": None, "do_query_expansion": None, "similarity_fn_name": "cosine"}

@@ -1,9 +1,12 @@
+import tracemalloc
+
 import jax
 import numpy as np
 import pytest
 from refusals import check_refusal
 
 from endx_jax.numerics import Quantized, dequantize, quantize, signs
+from endx_jax.ranking import binary
 from endx_jax.ranking.binary import BinaryCorpus
 from endx_jax.ranking.search import Corpus, top_k
 from endx_jax.ranking.tiles import sign_products
@@ -52,6 +55,21 @@ def test_most_of_the_best_are_found_among_many():
     for find, least in ((corpus_of(candidates).search, 0.9), (Corpus(signs(candidates)).search, 0.2)):
         recall = np.mean([len({*a} & {*b}) / 10 for a, b in zip(find(questions, 10).rows, exact, strict=True)])
         assert least < recall < least + 0.1
+
+
+def test_memory_holds_the_candidates_of_a_block_of_questions(monkeypatch):
+    corpus, questions = corpus_of(drawn(700)), drawn(2000, seed=1)
+    expected = corpus.search(questions, 3)
+    monkeypatch.setattr(binary, "QUESTIONS", 64)
+    corpus.search(questions[:64], 3)  # compiles
+    tracemalloc.start()
+    found = corpus.search(questions, 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * len(questions) * binary.FEWEST  # bytes of their scores
+    np.testing.assert_array_equal(found, expected)
+    questions[70] = np.nan
+    check_refusal(lambda: corpus.search(questions, 3), "question 70", "nan or infinity")
 
 
 def test_a_grown_corpus_is_searched_as_a_new_one():

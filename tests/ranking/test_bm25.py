@@ -10,6 +10,7 @@ from endx_jax.data.sets.documents import Document
 from endx_jax.data.sets.records import Pools, RetrievalSet
 from endx_jax.index.index import Index
 from endx_jax.index.lexical import Lexical
+from endx_jax.ranking import bm25
 from endx_jax.ranking.bm25 import BM25, WordTokenizer
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.results import Results
@@ -53,6 +54,24 @@ def test_scores_equal_the_formula_and_unknown_words_rank_the_middle(capfd, caplo
     np.testing.assert_allclose(scores, [[0, math.log(1 + 2.5 / 1.5) / (1 + 0.9 * (1 - 0.4)), 0]], rtol=1e-5)
     found = evaluate_scores(BM25.of_texts(CANDIDATES).score_block(["zebra", "?"]), [[0], [3]], candidates=5)
     assert found.ranks.tolist() == [[3], [3]]  # (5 + 1) / 2
+
+
+def test_texts_are_counted_a_part_at_a_time_with_the_same_scores(monkeypatch):
+    texts, sizes, words_of = ["", "?", *CANDIDATES], [], WordTokenizer.documents
+    whole = BM25.of_texts(texts).scores(QUESTIONS)
+    monkeypatch.setattr(WordTokenizer, "documents", lambda self, part: sizes.append(len(part)) or words_of(self, part))
+    monkeypatch.setattr(bm25, "PART", 2)
+    np.testing.assert_array_equal(BM25.of_texts(texts).scores(QUESTIONS), whole)
+    assert sizes == [2, 2, 2, 1]
+
+
+def test_few_scores_of_words_are_kept_for_later_questions(monkeypatch):
+    index = BM25.of_texts(CANDIDATES)
+    expected = index.scores(QUESTIONS)
+    monkeypatch.setattr(bm25, "KEPT", 2 * len(CANDIDATES))
+    few = BM25.of_texts(CANDIDATES)
+    np.testing.assert_array_equal(few.scores(QUESTIONS), expected)
+    assert len(index._known) > len(few._known) == 2
 
 
 def test_scaled_scores_are_those_over_the_root_of_the_highest_possible_one():

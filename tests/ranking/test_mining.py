@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from small_index import embed, make_index
@@ -64,6 +66,16 @@ def test_right_and_repeated_candidates_are_left_out_and_ranks_count_all():
     assert [(one.row, one.rank) for one in mined.negatives[0]] == [(0, 1), (3, 4), (5, 6)]
     assert mined.negatives[0][1].score == pytest.approx(0.6)
     assert mined.dropped == NOTHING | {"right": 1, "equal text": 2}
+
+
+def test_texts_are_compared_without_copies_of_all():
+    texts = ["x" * 10_000 + str(n) for n in range(300)]
+    own, records = ranked([np.arange(300)], [(0,)]), records_of([(0,)], texts)
+    tracemalloc.start()
+    mine_negatives(own, records, MiningSettings())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < sum(map(len, texts)) / 4
 
 
 def test_a_question_s_own_document_and_text_are_no_negatives():

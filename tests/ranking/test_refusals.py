@@ -9,7 +9,7 @@ from endx_jax.data.sets.documents import Document, FoundDocument
 from endx_jax.ranking.bm25 import BM25
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.hybrid import Hybrid
-from endx_jax.ranking.mining import Margin, MiningSettings, Similarities
+from endx_jax.ranking.mining import Margin, MiningSettings, Similarities, encoded
 from endx_jax.ranking.rerank import rerank_answers
 from endx_jax.ranking.search import top_k
 from endx_jax.ranking.systems import dense_scores
@@ -37,7 +37,7 @@ def reranked(scores):
 
 def similarity(value):
     rows = np.float32([[1, 2], [value, 0]])
-    return lambda: Similarities(rows.__getitem__, rows.__getitem__)(np.array([[0, 0], [0, 1]]))
+    return lambda: Similarities(encoded(rows), encoded(rows))(np.array([[0, 0], [0, 1]]))
 
 
 ONE_NAN = np.float32([[0, 0, 0]] * 3 + [[0, np.nan, 0], [0, 0, 0]])

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from small_records import records_of
 
 from endx_jax.data.sets.records import Pools
 from endx_jax.data.sets.splits import with_many_questions
+from endx_jax.ranking import search
 from endx_jax.ranking.evaluate import evaluate_scores
 from endx_jax.ranking.search import Corpus
 from endx_jax.ranking.systems import dense_scores, evaluate_dense
@@ -60,6 +62,16 @@ def test_blocks_of_candidates_on_any_number_of_devices_give_the_same_bits(option
     np.testing.assert_array_equal(found.ranks, alone.ranks)
 
 
+def test_candidates_that_do_not_fit_on_the_device_are_sent_for_each_block_of_questions(monkeypatch):
+    question, candidate, _ = draw()
+    expected = dense_scores(question, candidate)(0, 150)
+    monkeypatch.setattr(search, "SHARE", 0)
+    held = len(jax.live_arrays())
+    scores = dense_scores(question, candidate)
+    assert len(jax.live_arrays()) <= held
+    np.testing.assert_array_equal(scores(0, 150), expected)
+
+
 RECORDS = records_of([(0,), (0, 1), (0,), (2,), (2,), (3,)], [f"c{n}" for n in range(5)])
 
 
@@ -84,4 +96,8 @@ def test_every_pool_is_ranked_as_if_it_were_alone():
     for found, expected in ((together.evaluations, alone.evaluations), (together.reverse, alone.reverse)):
         np.testing.assert_array_equal(found[name].ranks, expected[name].ranks)
         np.testing.assert_array_equal(found[name].top_ids, expected[name].top_ids)
+    sides = {"question": embed(RECORDS.questions), "answer": embed(RECORDS.candidates)}
+    whole = evaluate_dense(lambda side, texts: sides[side], Pools({"all": RECORDS, name: part}))
+    assert whole.questions is sides["question"]  # and not copies
+    assert whole.candidates is sides["answer"]
     assert (together.reverse[name].candidates, together.evaluations["all"].questions) == (3, 6)

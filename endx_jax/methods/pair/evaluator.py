@@ -78,7 +78,7 @@ class ClassifierScorer:
     def __call__(
         self, params: dict, questions: Sequence[str], answers: Sequence[str], *, progress: bool = False
     ) -> PairScorer:
-        """Returns a function that scores pairs of these texts, which are tokenized once.
+        """Returns a function that scores pairs of these texts. Each call tokenizes the texts of its pairs.
 
         Args:
           params: the objective's: `dual_encoder` and `pair`.
@@ -90,11 +90,14 @@ class ClassifierScorer:
           A function from int [n, 2], rows of questions and of answers, to scores, float32 [n], the same on every
           process. Its attribute `cut` is the number of pairs so far whose answers were cut.
         """
-        joined = self.tokenized(questions, answers)
 
         def score(pairs: np.ndarray) -> np.ndarray:
+            (asked, question), (answered, answer) = (np.unique(rows, return_inverse=True) for rows in pairs.T)
+            joined = self.tokenized([questions[n] for n in asked.tolist()], [answers[n] for n in answered.tolist()])
+            places = np.stack([question, answer], axis=1)
+
             def tokenize(rows: Sequence[int]) -> TokenTable:
-                table = joined(pairs[list(rows)])
+                table = joined(places[list(rows)])
                 score.cut += table.cut  # type: ignore[attr-defined]
                 return table
 
@@ -127,6 +130,10 @@ class PairEvaluator:
 
     scorer: ClassifierScorer
     settings: PairSettings
+    # Counts the words of a pool once, though it is ranked at every validation.
+    _index: Callable[[Sequence[str], str], BM25] = dataclasses.field(
+        default_factory=lambda: functools.cache(BM25.of_texts)
+    )
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
         """Returns the set with `objective.questions` questions and the whole pool."""
@@ -148,7 +155,7 @@ class PairEvaluator:
 
     def _rank(self, params: dict, records: RetrievalSet) -> Evaluation:
         score = self.scorer(params, records.questions, records.candidates, progress=showing_progress())
-        first = BM25.of_texts(records.candidates, records.text_language).score_block(records.questions)
+        first = self._index(records.candidates, records.text_language).score_block(records.questions)
         return evaluate_pairs(score, first, records, top=self.settings.top)
 
 

@@ -8,13 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import mesh_of, padded, random_params, texts, tower
+from small_records import records_of
 
+from endx_jax.data.sets.records import Pools
 from endx_jax.data.tokenization import TextProcessor, Tokenizer
 from endx_jax.methods.pair.batches import join_texts
 from endx_jax.methods.pair.classifier import PairClassifier, Pooler
-from endx_jax.methods.pair.evaluator import ClassifierScorer
+from endx_jax.methods.pair.evaluator import ClassifierScorer, PairEvaluator
+from endx_jax.methods.pair.objective import PairSettings
 from endx_jax.models import DualEncoder
+from endx_jax.models.dual_encoder import SIDES
 from endx_jax.models.pooling import first
+from endx_jax.ranking.words import WordTokenizer
 
 QUESTIONS = ["where is the cat?", "who sat [SEP] on a mat", "🙂", ""]
 ANSWERS = ["the cat sat on the mat.", "a dog, where is a dog", "in"]
@@ -76,6 +81,21 @@ def test_dropout_is_of_the_key_of_each_pair():
     assert abs(both - plain).min() > 1e-4
     np.testing.assert_allclose(others, both[::-1], rtol=1e-5)
     assert np.ptp(of_equal_vectors) > 1e-4
+
+
+def test_a_pool_is_counted_once_for_all_validations_and_only_ranked_answers_are_tokenized(tiny_bert, monkeypatch):
+    split, read, words_of, tokenized = [], [], WordTokenizer.documents, ClassifierScorer.tokenized
+    noted = lambda self, texts: split.extend(texts) or words_of(self, texts)  # noqa: E731
+    monkeypatch.setattr(WordTokenizer, "documents", noted)
+    monkeypatch.setattr(ClassifierScorer, "tokenized", lambda self, *of: read.extend(of[1]) or tokenized(self, *of))
+    module = classifier(dataclasses.replace(TINY, vocab_size=300, positions=64))
+    params = draw(module)
+    processors = dict.fromkeys(SIDES, TextProcessor(Tokenizer(tiny_bert), 20))
+    evaluator = PairEvaluator(ClassifierScorer(module, processors, mesh_of(1)), PairSettings(top=1))
+    records = records_of([(0,), (2,)], ["the cat", "a dog", "the mat"], ["cat", "mat"])
+    for _ in range(2):
+        evaluator.evaluate({"dual_encoder": params[0], "pair": params[1]}, Pools({"all": records}))
+    assert (split, read) == ([*records.candidates], 2 * ["the cat", "the mat"])
 
 
 @pytest.mark.parametrize("devices", [1, 8])
