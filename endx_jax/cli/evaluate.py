@@ -16,13 +16,14 @@ from etils import epath
 
 from endx_jax.cli.data_flags import add_data_flags, add_product_flag
 from endx_jax.cli.parser import parser_of
-from endx_jax.experiment.evaluate import evaluate
+from endx_jax.experiment.evaluate import check_arguments, evaluate
 from endx_jax.files import last_name
 
 
 def main(argv: list[str]) -> None:
     """Runs the verb with the arguments of the command line."""
     arguments = parser_of(__doc__, evaluate, add_data_flags, add_product_flag).parse_args(argv)
+    check_arguments(**vars(arguments))
 
     from endx_jax.parallel import distributed
     from endx_jax.parallel.console import say

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from endx_jax.json_files import as_items, as_path, as_whole
@@ -13,6 +13,39 @@ if TYPE_CHECKING:
     from endx_jax.experiment.evaluation import IndexResults
     from endx_jax.inference import EmbeddingModel
     from endx_jax.ranking.results import Results, SuiteResults
+
+
+def check_arguments(
+    *,
+    model: Any,
+    data: Any,
+    workdir: Any,
+    index: Any,
+    rerank: Any,
+    top: int,
+    min_questions: Sequence[int],
+    reverse: bool,
+    split: str | None,
+    reading: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> None:
+    """Raises EndxError for arguments of `evaluate` that contradict each other; ignores the others.
+
+    `endx evaluate` calls it first too, before it imports JAX and meets other processes.
+    """
+    if data is not None:
+        as_path(data, "data")
+    require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
+    require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
+    as_whole(top, "top")
+    for minimum in as_items(min_questions, "min_questions", "a list of whole numbers"):
+        as_whole(minimum, "min_questions", least=1)
+    require(not index or bool(data), "index needs data with questions and their right documents or answers")
+    require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
+    require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")
+    given = [*(reading or ()), *["split"] * (split is not None)]
+    said = f"{' and '.join(given)} can't be used with the run's own test split: set data=FILE"
+    require(bool(data) or not given, said)
 
 
 def evaluate(
@@ -69,19 +102,7 @@ def evaluate(
       >>> results.evaluations["all"]["all-MiniLM-L6-v2"].metrics["mrr"]
       1.0
     """
-    if data is not None:
-        as_path(data, "data")
-    require(bool(workdir or model or index), "nothing to evaluate: set workdir=RUN or model=NAME")
-    require(not (workdir and model), "set workdir=RUN or model=NAME, not both")
-    as_whole(top, "top")
-    for minimum in as_items(min_questions, "min_questions", "a list of whole numbers"):
-        as_whole(minimum, "min_questions", least=1)
-    require(not index or bool(data), "index needs data with questions and their right documents or answers")
-    require(not index or not (rerank or reverse), "rerank and reverse can't be used with index")
-    require(bool(data or workdir), "model needs data=FILE, as a pretrained model has no test split")
-    given = [*reading, *["split"] * (split is not None)]
-    said = f"{' and '.join(given)} can't be used with the run's own test split: set data=FILE"
-    require(bool(data) or not given, said)
+    check_arguments(**locals())
 
     from etils import epath
 
