@@ -87,4 +87,5 @@ def train(
                 remove(file)
             failure.rename(renaming(file))
             raise
+    on_primary(lambda: None, "uploaded")  # which it does at the end of the context
     return load(folder) if find_method(tree["objective"]["name"]).embeds else None

@@ -13,9 +13,28 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from endx_jax import json_files
-from endx_jax.buckets import NOT_COPIED, NOT_OF_MODEL, bucket_errors, filesystem, local_copy, read_bytes, remove, url_of
+from endx_jax.buckets import (
+    CACHE,
+    NOT_COPIED,
+    NOT_OF_MODEL,
+    bucket_errors,
+    filesystem,
+    local_copy,
+    read_bytes,
+    remove,
+    url_of,
+)
 from endx_jax.errors import EndxError, InUse, RunInterrupted
-from endx_jax.files import check_replaceable, expanded, holder_of, locked, repeating, signature, write_text
+from endx_jax.files import (
+    check_replaceable,
+    expanded,
+    holder_of,
+    locked,
+    repeating,
+    signature,
+    staging_folder,
+    write_text,
+)
 from endx_jax.inference.manifest import MANIFEST as MODEL_MANIFEST
 from endx_jax.inference.manifest import MODEL, model_folder
 from endx_jax.parallel.agreement import on_primary
@@ -211,7 +230,9 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
         raise EndxError(f"workdir={url}: Orbax writes checkpoints to gs:// and to folders only; choose one of these")
     with contextlib.ExitStack() as stack:
         on_primary(lambda: stack.enter_context(bucket_lock(f"{url}/{LOCK}", ADVICE)), "workdir-locked")
-        local = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endx-"))) / pathlib.Path(url).name
+        # Its folder is beside the copies of buckets, and is removed by the next run in this workdir after a kill.
+        place = expanded(CACHE) / "runs" / pathlib.Path(url).name
+        local = stack.enter_context(staging_folder(place)) / place.name
         stack.enter_context(naming(local, url))
         mirror = Mirror(url, local, skip=NOT_COPIED)
         local.mkdir(exist_ok=True)

@@ -148,7 +148,8 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     shards = batch_shards(mesh)
     if batch_size % shards:
         over = f"{shards} devices (mesh axes {' x '.join(BATCH_AXES)})"
-        raise EndxError(f"a batch of {batch_size} does not divide over {over}: make it a multiple of {shards}")
+        remedy = f"set train.global_batch_size to a multiple of {shards}"
+        raise EndxError(f"a batch of {batch_size} does not divide over {over}: {remedy}")
     places = batch_sharding(mesh).devices_indices_map((batch_size,))
     held = [np.arange(batch_size)[places[device][0]] for device in mesh.local_devices]
     return np.unique(np.concatenate(held))

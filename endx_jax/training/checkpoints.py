@@ -16,6 +16,7 @@ import math
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any
@@ -29,8 +30,8 @@ from endx_jax import json_files
 from endx_jax.buckets import bucket_errors, listing, read_bytes, remove, url_of, write_bytes
 from endx_jax.errors import DiskFull, EndxError, RunInterrupted, first_line
 from endx_jax.files import reporting_full_disk
-from endx_jax.parallel.agreement import broadcast, on_primary, run_on_all
-from endx_jax.parallel.distributed import is_primary
+from endx_jax.parallel.agreement import broadcast, on_primary
+from endx_jax.parallel.distributed import client, is_primary
 from endx_jax.parallel.sharding import parameter_paths
 from endx_jax.training.step import TrainState, without
 
@@ -76,7 +77,10 @@ class Checkpoints:
             cleanup_tmp_directories=True,
             best_fn=order,
             preservation_policy=AnyPreservationPolicy([LatestN(keep), BestN(get_metric_fn=order, n=1)]),
-            async_options=ocp.AsyncOptions(post_finalization_callback=self._before_complete),
+            async_options=ocp.AsyncOptions(
+                post_finalization_callback=self._before_complete,
+                barrier_sync_fn=_meet if jax.process_count() > 1 else None,
+            ),
         )
         self._manager = ocp.CheckpointManager(self.workdir / FOLDER, options=options)
 
@@ -111,14 +115,14 @@ class Checkpoints:
         return dataclasses.replace(state, params=without(state.params, self._base)) if self._base else state
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is complete in every process.
+        """Waits until the last checkpoint is complete in every process, or another process has ended after an error.
 
         Raises:
-          DiskFull, EndxError, RunInterrupted: the errors of `save` in any process.
+          DiskFull, EndxError, RunInterrupted: the errors of `save` in this process.
         """
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
-            run_on_all(unfinished.result, "checkpoint-written")
+            unfinished.result()
 
     def has_failed(self) -> bool:
         """Returns true if the last write has already failed in this process, so that `wait` will raise its error."""
@@ -163,6 +167,16 @@ class Checkpoints:
                     for incomplete in self._folders(step):
                         remove(incomplete)
             raise
+
+
+def _meet(*, key: str, timeout_ms: int) -> None:
+    """Waits for all processes as Orbax does; after an error it raises that, as the others would never come.
+
+    Orbax meets in a `finally`, where the others are still waiting for what this process has not written.
+    """
+    if failure := sys.exception():
+        raise failure
+    client().wait_at_barrier(key, timeout_ms)
 
 
 def best_step(workdir: str | os.PathLike, metric: str) -> int | None:

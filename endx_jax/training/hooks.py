@@ -101,10 +101,10 @@ class SavePolicy:
         """
         validated, metrics = self.validation.latest if self.validation else (0, {})
         due = step in (validated, self.last) or step % self.settings.checkpoint_every == 0
+        if self.checkpoints.has_failed():
+            self.checkpoints.wait()  # raises the error; the other processes end as this one does
         # Process 0 alone requests saves by time, once an interval; the request reaches all processes one call later.
-        # After a failed write, any process requests the next one, which raises the error on all.
         late = not due and is_primary() and 0 < self.settings.checkpoint_minutes * 60 <= monotonic() - self.saved_at
-        late = late or self.checkpoints.has_failed()
         asked = self.signals(late)
         if due or asked:
             with self.monitor.paused():

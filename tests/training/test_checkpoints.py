@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 import sys
+import textwrap
+import time
 import types
 
 import chex
@@ -16,6 +18,7 @@ import orbax.checkpoint as ocp
 import pytest
 from helpers import flip_a_bit, largest_file, raising, wait_for
 from refusals import check_refusal
+from several_processes import start_program
 
 from endx_jax.errors import RunInterrupted
 from endx_jax.parallel import MeshSettings, make_mesh, state_shardings
@@ -158,6 +161,43 @@ def test_a_full_disk_is_one_line_is_noticed_and_costs_no_checkpoint(tmp_path, mo
         check_refusal(checkpoints.wait, f"{tmp_path}/checkpoints/2", "No space left", "free some space")
     assert names(tmp_path / FOLDER) == ["1"]
     assert latest(tmp_path)[0] == 1
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_one_process_ends_all_at_once(tmp_path):
+    program = f"""
+        import errno, sys, time
+        import numpy as np
+        from endx_jax.cli import entry, train
+        from endx_jax.parallel import distributed
+        def main(arguments):
+            distributed.initialize()
+            import jax
+            from jax.sharding import NamedSharding, PartitionSpec
+            from endx_jax.parallel.mesh import MeshSettings, make_mesh
+            from endx_jax.parallel.sharding import put
+            from endx_jax.training import checkpoints
+            from endx_jax.training.step import TrainState
+            def full(*_):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            if jax.process_index() == 0:
+                checkpoints.write_bytes = full
+            everywhere = NamedSharding(make_mesh(MeshSettings()), PartitionSpec())
+            arrays = {{"step": np.int32(1), "params": {{"kernel": np.ones(2)}}, "opt_state": {{"mean": np.ones(2)}}}}
+            state = TrainState(**put(arrays, jax.tree.map(lambda _: everywhere, arrays)))
+            saving = checkpoints.Checkpoints({str(tmp_path)!r}, keep=1, metric="mrr", report=print)
+            saving.save(1, state)
+            saving.wait()
+        train.main = main
+        sys.exit(entry.run_verb(["train"]))
+    """
+    began = time.monotonic()
+    processes = start_program(textwrap.dedent(program))
+    errors = [process.communicate(timeout=60)[1].splitlines()[-1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    assert "No space left" in errors[0]
+    assert errors[1].startswith("endx_jax: process 0 ended: can't write")
+    assert time.monotonic() - began < 60
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_before_anything_is_written(tmp_path, monkeypatch):
