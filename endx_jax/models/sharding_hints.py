@@ -5,18 +5,18 @@ rows of the batch and of a matrix are split over the same devices, it might move
 """
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 BATCH_AXES = ("data", "fsdp")
 FSDP, TENSOR = "fsdp", "tensor"
 
 
-def platform(mesh: Mesh | None = None) -> str:
+def platform(mesh: Mesh | AbstractMesh | None = None) -> str:
     """Returns the platform (cpu, gpu, tpu) of a mesh; by default of the mesh in use, else of the default device.
 
-    The mesh may be of a topology description, whose devices this process does not have.
+    The mesh may be of a topology description, whose devices this process does not have, or be abstract.
     """
-    device = mesh.devices.flat[0] if mesh else jax.sharding.get_abstract_mesh().abstract_device
+    device = (mesh.abstract_mesh if mesh else jax.sharding.get_abstract_mesh()).abstract_device
     name = jax.default_backend() if device is None else device.platform
     return "gpu" if name in ("cuda", "rocm") else name
 

@@ -7,6 +7,8 @@ from refusals import check_refusal
 from tiny_bert import WIDTH, tiny_recipe, vocabulary
 
 from endx_jax.experiment.config import resolve
+from endx_jax.methods.late.objective import LateSettings
+from endx_jax.models.token_embeddings import TOKENS
 from endx_jax.planning import compiled as compiling
 from endx_jax.planning import plan as planning
 from endx_jax.planning import report
@@ -104,6 +106,13 @@ def test_what_is_recomputed_is_no_work_of_the_model(bert_config):
     (again,), (work,) = (on_chips(one, NO_DATA, [CHIPS["v4"]]) for one in (recomputed, settings))
     assert again.model_flops == work.model_flops > 0
     assert work.parameters == 4 * 15584
+
+
+def test_late_interaction_is_planned(bert_config):
+    bert_config.objective = dataclasses.asdict(LateSettings())
+    bert_config.model.pooling = TOKENS
+    (work,) = on_chips(resolve(bert_config), NO_DATA, [CHIPS["v4"]])
+    assert work.model_flops > 0
 
 
 def test_a_compiled_step_is_reported(settings, compiler):
