@@ -45,8 +45,10 @@ def machine() -> dict[str, Any]:
 
 def versions(*packages: str) -> dict[str, str]:
     """Returns the versions of Python, JAX, this library and `packages` (names as in pip)."""
-    wanted = ("endx_jax", "jax", "jaxlib", *packages)
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in wanted}}
+    import endx_jax
+
+    own = {"python": platform.python_version(), "endx_jax": endx_jax.__version__}  # which need not be installed
+    return own | {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", *packages)}
 
 
 def pairs_config(options: argparse.Namespace):

@@ -141,7 +141,7 @@ PROCESSES = {"encode": encode, "anew": first, "first": first, "rate": rate, "cha
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="folder with SQuAD's files, for the part `make`")
-    parser.add_argument("--folder", type=pathlib.Path, help="folder of the index")
+    parser.add_argument("--folder", type=pathlib.Path, required=True, help="folder of the index")
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--encoded", type=int, default=8192, help="documents that are encoded")
