@@ -113,7 +113,8 @@ def card_text(subject: Subject, kind: str) -> str:
     workdir = subject.workdir
     library = "jax" if kind == STABLEHLO else kind  # `library_name` on the hub
     settings, system = (read_config(workdir), saved_system(workdir)) if workdir else (None, "")
-    results = read_results(workdir / RESULTS) if workdir and (workdir / RESULTS).is_file() else []
+    rows = read_results(workdir / RESULTS) if workdir and (workdir / RESULTS).is_file() else []
+    results = [row for row in rows if row["direction"] == "question_to_answer"]
     parts = [
         _front_matter(subject, library, settings, [row for row in results if row["system"] == system][:1]),
         f"# {subject.name}\n",
