@@ -41,6 +41,7 @@ process() {
   until wait $!; do
     status=$?
     kill -0 $! 2>/dev/null || break
+    status=0
   done
   if ((status != 0)) && [[ " $AGAIN " != *" $status "* ]]; then
     echo "launch/slurm.sh: process $SLURM_PROCID on $(hostname) ended with status $status and is not retried"

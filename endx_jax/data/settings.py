@@ -1,6 +1,7 @@
 """Settings of the data."""
 
 import dataclasses
+import os
 from typing import NamedTuple
 
 from endx_jax.data.batches.sampler import Sources
@@ -179,6 +180,13 @@ class DataSettings:
         """Training sets: that of `path`, then those of `mixture`."""
         parts = (TrainingSet(str(path), float(weight), *map(str, rest)) for path, weight, *rest in self.mixture)
         return (TrainingSet(self.path), *parts)
+
+    @property
+    def corpus_flags(self) -> list[str]:
+        """Flags by which `endx encode` and `endx serve` read `path` as training does; a file has no splits."""
+        given = {"question-column": self.question_column, "text-column": self.answer_column}
+        given["split"] = "" if os.path.isfile(os.path.expanduser(self.path)) else self.split
+        return [f"--corpus={self.path}", *(f"--{name}={value}" for name, value in given.items() if value)]
 
     @property
     def sources(self) -> Sources:

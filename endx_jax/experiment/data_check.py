@@ -233,9 +233,7 @@ def _next(
         given |= {"model.pretrained": os.fspath(model)} if model != default else {}
         return f"endx_jax.train(pairs, settings={given})" if given else "endx_jax.train(pairs)"
     if few and not settings.skip_invalid:  # `endx serve` has no such flag
-        names = {"question_column": "question-column", "answer_column": "text-column"}
-        flags = [f"--{names[name]}={value}" for name, value in changed.items() if name in names]
-        return shlex.join(["endx", "serve", f"--model={model}", f"--corpus={settings.path}", *flags])
+        return shlex.join(["endx", "serve", f"--model={model}", *settings.corpus_flags])
     flags = [f"--config.data.{name}={value}" for name, value in changed.items()]
     flags += [f"--config.model.pretrained={model}"] * (model != default)
     return shlex.join(["endx", "train", "--config=minilm", f"--config.data.path={settings.path}", *flags])

@@ -95,6 +95,7 @@ class Subject:
       loaded_from: path or name that the model was loaded from.
       workdir: workdir of the run that trained the model; None for other models.
       by_token: true if every token of a text has an embedding.
+      truncate_dim: number of leading dimensions that an export keeps by default; None for all.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Subject:
     loaded_from: str
     workdir: pathlib.Path | None
     by_token: bool = False
+    truncate_dim: int | None = None
 
 
 def card_text(subject: Subject, kind: str) -> str:
@@ -113,7 +115,8 @@ def card_text(subject: Subject, kind: str) -> str:
     workdir = subject.workdir
     library = "jax" if kind == STABLEHLO else kind  # `library_name` on the hub
     settings, system = (read_config(workdir), saved_system(workdir)) if workdir else (None, "")
-    results = read_results(workdir / RESULTS) if workdir and (workdir / RESULTS).is_file() else []
+    rows = read_results(workdir / RESULTS) if workdir and (workdir / RESULTS).is_file() else []
+    results = [row for row in rows if row["direction"] == "question_to_answer"]
     parts = [
         _front_matter(subject, library, settings, [row for row in results if row["system"] == system][:1]),
         f"# {subject.name}\n",
@@ -197,6 +200,9 @@ def _about(subject: Subject, system: str) -> str:
     if subject.by_token:
         compared = f", one for each token,{compared}; texts are compared by MaxSim"
     lines = [f"{what} as {subject.width}-dimensional vectors{compared}. {made}".rstrip(), ""]
+    if subject.truncate_dim:
+        kept = f"By default, only the first {subject.truncate_dim} dimensions are kept, and not normalized again"
+        lines += [f"{kept}; measures in this card are of all {subject.width}.", ""]
     for side, texts in subject.sides.items():
         given = f", after the prompt {json.dumps(texts.prompt, ensure_ascii=False)}" if texts.prompt else ""
         lines.append(f"- {side}s: up to {texts.length} tokens{given}")

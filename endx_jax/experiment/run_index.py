@@ -113,10 +113,8 @@ def searched_answers(
         return documents, embeddings, {"part": "all answers of ", "path": source}
     file, remote = f"{run.workdir}/all-answers.sqlite", "://" in data.path  # which is not asked again
     corpus = pathlib.Path(data.path if remote else local_path(data.path))
-    is_file = bool(corpus.suffix) if remote else corpus.is_file()
-    column = [f"--text-column={data.answer_column}"] if is_file and data.answer_column else []
-    unit = [f"--pool={data.pool}"] if data.pool and not data.format else column
-    encode = shlex.join([f"--workdir={run.workdir}", f"--corpus={data.path}", *unit, f"--output={file}"])
+    unit = [f"--pool={data.pool}"] if data.pool and not data.format else []
+    encode = shlex.join([f"--workdir={run.workdir}", *data.corpus_flags, *unit, f"--output={file}"])
     reason = "are on disk" if stored else "would take more than a tenth of training's time to encode"
     search = shlex.quote(f"--index={file}")
     advice = f". To search all: endx encode {encode}; endx search {search}" if remote or corpus.exists() else ""

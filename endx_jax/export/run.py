@@ -66,7 +66,8 @@ def export(
         check_range("--truncate-dim", truncate_dim, 1, exported.width)
     with staging_folder(output) as fresh:
         FORMATS[kind](fresh, exported)
-        write_text(fresh / "README.md", card_text(subject_of(exported, model.name), kind))
+        subject = dataclasses.replace(subject_of(exported, model.name), truncate_dim=truncate_dim)
+        write_text(fresh / "README.md", card_text(subject, kind))
         report = Report(kind, exported.name, {"endx_jax": endx_jax.__version__})
         if tolerance is not None:
             report = verify(kind, fresh, exported, tolerance)

@@ -132,8 +132,10 @@ def model_folder(path: pathlib.Path) -> pathlib.Path | None:
     Raises:
       EndxError: `path` is a workdir whose model has no embeddings, or whose training has not ended.
     """
-    if not (path / MODEL).is_dir():
-        return path if (path / MANIFEST).is_file() else None
+    if (path / MANIFEST).is_file():
+        return path
+    if not any((path / MODEL / name).is_file() for name in (METHOD, MANIFEST)):  # other tools have such folders too
+        return None
     if not embeds(path):
         raise EndxError(NO_EMBEDDINGS.format(path))
     if not (path / MODEL / MANIFEST).is_file():

@@ -137,14 +137,14 @@ watch_over() {
 }
 
 keep() {
-  local status tried step restarts=${ENDX_RESTARTS:-100} self=${BASH_SOURCE[0]}
+  local status tried step restarts=${ENDX_RESTARTS:-100} self=$root/launch/tpu/vm.sh
   trap 'say "interrupted; $name continues and is billed until it is deleted"; exit 130' INT
   for ((tried = 1; ; tried++)); do
     status=0
-    "$self" create || status=75
+    bash "$self" create || status=75
     for step in setup run; do
       # A step that fails on an active slice would fail on the next slice too.
-      ((status)) || "$self" "$step" "$@" || { [[ $(state) == ACTIVE ]] && status=1 || status=75; }
+      ((status)) || bash "$self" "$step" "$@" || { [[ $(state) == ACTIVE ]] && status=1 || status=75; }
     done
     ((status)) || watch_over || status=$?
     say "start $tried ended with status $status; deleting $name"

@@ -164,6 +164,7 @@ def folder(tmp_path, monkeypatch, variables, trained_workdir):
     (tmp_path / "unfinished" / "config.json").write_text((trained_workdir / "config.json").read_text())
     model = json.loads((trained_workdir / "model" / "endx.json").read_text())
     (tmp_path / "before" / "model" / "endx.json").write_text(json.dumps(model | {"system": "untrained"}))
+    (tmp_path / "stopped" / "model" / "method.json").write_text('{"name": "softmax", "embeds": true}')
     written(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "the cat"}])
     written(tmp_path / "unnamed.jsonl", [{"txt": "the cat"}])
     for name, token in (("blank", " "), ("words", "two words"), ("accents", "naïve")):

@@ -137,6 +137,10 @@ def test_the_next_command_reads_the_same_columns_and_names_a_model_of_the_langua
     needs_no_prompt = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
     serve = f"endx serve --model={needs_no_prompt} '--corpus={file}' --question-column=q_de --text-column=a_de"
     assert endx_jax.check(file, model=model, **columns).next == serve
+    (tmp_path / "splits").mkdir()
+    for split in ("train", "dev"):
+        write(tmp_path / "splits", map(",".join, pairs()), name=f"{split}.csv")
+    assert endx_jax.check(tmp_path / "splits", model=model).next.endswith("/splits --split=train")
     write(tmp_path, [*rows, "Leer?,"], "q_de,a_de", file.name)
     settings = DataSettings(path=str(file), skip_invalid=True, **columns)  # `endx serve` has no such flag
     train = check_data(settings, model, default=needs_no_prompt).next

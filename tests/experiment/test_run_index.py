@@ -72,7 +72,11 @@ def test_a_question_of_the_training_data_finds_its_answer_with_a_fusion_fitted_i
 def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, monkeypatch, variables):
     monkeypatch.setattr(searched, "FEW", 0)
     variables(HOME=str(tmp_path))
-    config.data.path = "~/faq.csv"
+    table = (tmp_path / "faq.csv").read_text().replace("Question,Reply", "Asked,Said")
+    (tmp_path / "faq").mkdir()
+    for split in ("train", "dev"):
+        (tmp_path / "faq" / f"{split}.csv").write_text(table)
+    config.data.path, config.data.question_column, config.data.answer_column = "~/faq", "Asked", "Said"
     config.train.global_batch_size = 8  # two steps: work for the encoding of nine texts
     run(config, tmp_path / "run")
     said = capsys.readouterr().out
@@ -80,10 +84,11 @@ def test_too_many_answers_are_left_to_a_command(config, tmp_path, endx, capsys, 
     test = splits.test
     assert f"the index holds the {len(test.candidates)} held-out answers: the others would take more than" in said
     index = Index(tmp_path / "run" / "index.sqlite")
-    source = "(held-out answers of '~/faq.csv')"
+    source = "(held-out answers of '~/faq')"
     assert str(index) == f"{len(test.candidates)} documents with {len(test.questions)} known questions {source}"
     encode, search = re.search(r"To search all: endx (.*); endx search (.*)\n", said).groups()
     endx(*shlex.split(encode))
+    assert " with 40 known questions " in str(Index(tmp_path / "run" / "all-answers.sqlite"))
     assert best(endx, *shlex.split(search), splits.train.questions[0]) == splits.train.candidates[0]
 
 

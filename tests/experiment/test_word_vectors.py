@@ -50,6 +50,7 @@ def test_both_directions_are_in_the_results(finished):
     assert len(rows) == len(found) == 8  # one way, both models are also fused with BM25
     forth, back = (rows[direction, "untrained"] for direction in ("question_to_answer", "answer_to_question"))
     assert (back["questions"], back["candidates"]) == (forth["candidates"], forth["questions"])
+    assert (workdir / "model" / "README.md").read_text().count("| trained |") == 1  # of answers only
     runs = workdir / "evaluation" / "test"
     forward, reverse = (
         {tuple(line.split()[:4:2]) for line in (folder / "qrels.trec").read_text().splitlines()}

@@ -137,6 +137,7 @@ def test_sentence_transformers_makes_the_same_embeddings(written, expected, name
 
 def test_truncation_is_a_default_of_the_export_alone(models, tmp_path):
     export(models["ade_spl"], NAME, tmp_path, truncate_dim=3)
+    assert "only the first 3 dimensions" in (tmp_path / "README.md").read_text()
     found = endx_jax.load(tmp_path)
     whole = models["ade_spl"].encode_query(TEXTS)
     np.testing.assert_allclose(found.encode_query(TEXTS), whole[:, :3], atol=1e-5)

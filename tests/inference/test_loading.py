@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,12 @@ def test_a_workdir_gives_the_trained_towers_that_its_index_was_made_with(model, 
     assert info.width == model.width == 32
     assert not model.asymmetric
     assert model.source.workdir == trained_workdir
+
+
+def test_a_pretrained_folder_with_a_subfolder_model_is_no_run(tiny_bert, tmp_path):
+    folder = shutil.copytree(tiny_bert, tmp_path / "bert")
+    shutil.copytree(tiny_bert, folder / "model")
+    assert endx_jax.load(folder).source.workdir is None
 
 
 def test_the_bundled_package_by_name(minilm):

@@ -30,7 +30,8 @@ statuses = [one.wait() for one in tasks]
 sys.exit(max(status if status >= 0 else 128 - status for status in statuses))
 """
 SCONTROL = '#!/bin/bash\necho "scontrol $*"\n'
-# `--end=A,B` has process 0 end with A and process 1 with B; else both wait, and save when they are told to stop.
+# `--end=A,B` has process 0 end with A and process 1 with B; else both wait, save when they are told to stop, and
+# end with STATUS.
 ENDX = f"""#!{sys.executable} -IS
 import os, signal, sys, time
 rank = int(os.environ["SLURM_PROCID"])
@@ -40,7 +41,7 @@ if sys.argv[1].startswith("--end="):
 def save(*_):
     time.sleep(1 - 0.5 * rank)
     os.write(1, b"saved\\n")
-    sys.exit(75)
+    sys.exit(int(os.environ["STATUS"]))
 signal.signal(signal.SIGTERM, save)
 print(f"pid={{os.getppid()}}", sys.argv[1:], flush=True)
 time.sleep(60)
@@ -82,9 +83,13 @@ def test_a_job_is_requeued_as_often_as_is_allowed_unless_a_process_made_a_mistak
     assert ("scontrol requeue 7" in lines) is ("the job is requeued" in line)
 
 
-def test_told_to_stop_all_processes_save_and_the_job_is_requeued(start):
+REQUEUED = ["launch/slurm.sh: status 75; the job is requeued (restart 1 of 100)", "scontrol requeue 7"]
+
+
+@pytest.mark.parametrize(("status", "end"), [("75", REQUEUED), ("0", ["launch/slurm.sh: ended with status 0"])])
+def test_told_to_stop_all_processes_save_and_the_job_is_requeued_unless_it_ended(start, status, end):
     arguments = ["train", "--config=a $b 'c'"]
-    with start(*arguments) as job:
+    with start(*arguments, STATUS=status) as job:
         lines = [job.stdout.readline().strip() for _ in range(4)]
         tasks = [re.fullmatch(r"(\d): pid=(\d+) (.*)", line).groups() for line in sorted(lines[2:])]
         for _, pid, _ in tasks:  # SLURM signals all processes of a task
@@ -94,11 +99,7 @@ def test_told_to_stop_all_processes_save_and_the_job_is_requeued(start):
     # The others may still write when a process has ended; a node's one process uses all of its CPUs.
     assert lines[1] == "srun --kill-on-bad-exit=0 --wait=900 --cpu-bind=none --label"
     assert [(rank, given) for rank, _, given in tasks] == [(rank, str(arguments)) for rank in "01"]
-    assert rest == [
-        *(f"{rank}: saved" for rank in (1, 0)),
-        "launch/slurm.sh: status 75; the job is requeued (restart 1 of 100)",
-        "scontrol requeue 7",
-    ]
+    assert rest == [*(f"{rank}: saved" for rank in (1, 0)), *end]
 
 
 def test_without_a_verb_nothing_is_started(start):

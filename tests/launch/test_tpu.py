@@ -65,7 +65,10 @@ class Slice:
         (self.folder / "looks").write_text(json.dumps(shown))
         settings = {"ZONE": "z", "ACCELERATOR_TYPE": "v6e-16", "ENDX_PAUSE": "0"}
         settings |= {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", **environment}
-        done = subprocess.run([VM, *arguments], env=settings, capture_output=True, text=True, timeout=60)
+        # `keep` starts the script again, which it finds though it was started by its bare name.
+        command = ["bash", VM.name] if arguments[:1] == ("keep",) else [VM]
+        process = {"cwd": VM.parent, "env": settings, "capture_output": True, "text": True, "timeout": 60}
+        done = subprocess.run([*command, *arguments], **process)
         return done.returncode, [line.removeprefix("launch/tpu/vm.sh: ") for line in done.stderr.splitlines()]
 
     def calls(self, *words: str) -> list[list[str]]:

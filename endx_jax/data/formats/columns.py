@@ -120,7 +120,7 @@ def choose(side: str, row: Iterable[str], where: str, name: str | None = None) -
     if len(set(matches)) > 1:
         raise EndxError(f"{where}: the {side} could be {' or '.join(map(repr, matches))}; name it with {option}")
     texts = {TEXT: "text_column (data.answer_column of a run), and the questions of pairs with question_column"}
-    naming = f"name yours with {texts.get(side, flags(QUESTION, ANSWER) if side != ID else option)}"
+    naming = f"name yours with {texts.get(side, option if side in (ID, TITLE) else flags(QUESTION, ANSWER))}"
     if not matches and (objects := find(side, columns, name)):
         raise EndxError(f"{where}: column {objects[0]!r} holds an object: write its text in a column, or {naming}")
     if any(called(chat, columns) for chat in CHATS):

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from endx_jax import json_files
@@ -27,6 +27,7 @@ from endx_jax.errors import EndxError, counted
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *YAML, *ARROW_ENDINGS)
 NUMBER = re.compile(r"[+-]?[\d.]+")
 LABELS_AS_TEXT = re.compile(r"\[\W*(\d|true|false)", re.IGNORECASE)  # a list of them
+FIRST = 100  # rows of a corpus of which one has the columns that are named: of JSON, each row may lack some
 HTML = re.compile(r"<(p|div|h[1-6]|ul|ol|table)\b[^<>]*>", re.IGNORECASE)  # as of exports of Zendesk
 
 # (location in the file for messages, document)
@@ -221,17 +222,18 @@ def documents(place: Place, options: ReadOptions, invalid: InvalidRows) -> Itera
     as MS MARCO's collection, has ids and texts; it has no header if its first id contains a digit. Rows of pairs are
     their distinct answers with their known questions.
     """
-    if place.ending == ".tsv" and options.text_column is None:
+    names = options.text_column, options.id_column, options.title_column, options.question_column
+    if place.ending == ".tsv" and not any(names):
         files = folders.table_files(place.path, options.split)
         first = text_files.first_text_line(files[0]).split("\t")
         if len(first) == 2 and any(map(str.isdigit, first[0])):
             for where, name, text in itertools.chain.from_iterable(map(ids_and_texts, files)):
                 yield where, Document(name, text)
             return
-    names = options.text_column, options.id_column, options.title_column, options.question_column
     table = _DocumentTable(*names, options.say)
     rows = row_files.read_rows(place.path, check=table.check_header, split=options.split)
-    begin = [*itertools.islice(rows, 1)]
+    begin = [*itertools.islice(rows, FIRST if options.title_column or options.question_column else 1)]
+    table.check_named(begin)
     rows = itertools.chain(begin, rows)
     if begin and table.holds_pairs(begin[0][2]):
         yield from _answers(rows, table)
@@ -276,6 +278,13 @@ class _DocumentTable:
         """Raises EndxError unless a header line has the column of the text, or those of pairs."""
         if not self.holds_pairs(header):
             self.chosen(header, where)
+
+    def check_named(self, begin: Sequence[Row]) -> None:
+        """Raises EndxError if none of the first rows has the named column of the title, or of the question."""
+        for side, name in ((TITLE, self.title), (QUESTION, self.question)):
+            if begin and name:
+                parts = (part for _, where, row in begin for part in (row, *self.pairs.asked(row, where)))
+                columns.choose(side, dict.fromkeys(itertools.chain.from_iterable(parts)), begin[0][1], name)
 
     def document(self, row: dict, number: int | str, where: str) -> Document:
         """Returns the document of a row; `number` is its id if the row has none."""

@@ -113,6 +113,8 @@ def test_columns_by_other_names_or_left_out(tmp_path):
     by_line = read(tmp_path, "pairs.csv", text, id_column="", title_column="heading")
     assert [(one.id, one.text, one.questions) for one in by_line] == [("d0", "A a1", ("q1",)), ("d1", "B a2", ("q2",))]
     assert [one.id for one in read(tmp_path, "pairs.csv", text, id_column="number")] == ["1", "2"]
+    text = '{"text": "a", "id": 1}\n{"text": "b", "id": 2, "head": "T"}\n'
+    assert [one.text for one in read(tmp_path, "some.jsonl", text, title_column="head")] == ["a", "T b"]
 
 
 def test_texts_of_other_tools_are_found_and_a_text_column_metadata_is_kept(tmp_path):
