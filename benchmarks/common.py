@@ -47,7 +47,8 @@ def versions(*packages: str) -> dict[str, str]:
     """Returns the versions of Python, JAX, this library and `packages` (names as in pip)."""
     import endx_jax
 
-    own = {"python": platform.python_version(), "endx_jax": endx_jax.__version__}  # which need not be installed
+    # endx_jax may be on the path without being installed.
+    own = {"python": platform.python_version(), "endx_jax": endx_jax.__version__}
     return own | {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", *packages)}
 
 

@@ -25,8 +25,10 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 # What the usual images with JAX, PyTorch and sentence-transformers lack.
-WHEELS = "array-record datasets dill googleapis-common-protos grain ml-collections multiprocess portpicker"
-WHEELS += " py3langid PyStemmer"
+WHEELS = (
+    "array-record datasets dill googleapis-common-protos grain ml-collections multiprocess portpicker py3langid "
+    "PyStemmer"
+)
 # Parts and their limits in seconds, the most valuable first: those up to `units` have 560 seconds together. On an H200
 # with 16 cores all take about 25 minutes.
 UNITS = "units:bert-base:64:512 units:modernbert-base:64:128 units:minilm:128:512"

@@ -168,8 +168,8 @@ def as_list(value: object, where: str) -> list:
 
 
 def as_items(value: object, where: str, wanted: str) -> list:
-    """Returns the items of an iterable, or a string as the only item; raises EndxError, with what is `wanted`, else."""
-    if not isinstance(value, Iterable):
+    """Returns the items of an iterable, or a string as the only item; else raises EndxError with what is `wanted`."""
+    if not isinstance(value, Iterable) or isinstance(value, bytes) or getattr(value, "ndim", 1) == 0:
         raise EndxError(f"{where} is {shown(value)}; pass {wanted}")
     return [value] if isinstance(value, str) else list(value)
 

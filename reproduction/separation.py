@@ -133,7 +133,7 @@ def question_spread(question_embeddings, qrels: Sequence[Sequence[int]], *, fewe
       question_embeddings: float [Q, E].
       qrels: the right candidates of each question.
       fewest: minimum number of questions of an answer that counts, at least 2 (the paper says 8, more than 8, and 10);
-        some answer has so many.
+        at least one answer must have so many.
     """
     questions = unit_rows(np.asarray(question_embeddings, np.float64))
     groups = [questions[rows] for rows in questions_by_candidate(qrels).values() if len(rows) >= max(fewest, 2)]

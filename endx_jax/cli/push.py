@@ -24,12 +24,12 @@ def upload(model: epath.Path, name: str, *, public: bool = False) -> None:
     from endx_jax.export.hub import push
     from endx_jax.export.run import export
     from endx_jax.inference import load
-    from endx_jax.inference.manifest import MODEL
+    from endx_jax.inference.manifest import model_folder
     from endx_jax.parallel.console import say
 
     with tempfile.TemporaryDirectory() as made:
         folder = local_copy(model, skip=NOT_OF_MODEL)
-        if (folder / MODEL).is_dir():
+        if model_folder(folder) not in (None, folder):  # a run
             folder = pathlib.Path(made) / "export"
             try:
                 export(load(model), "sentence-transformers", folder)

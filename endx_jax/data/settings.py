@@ -183,7 +183,7 @@ class DataSettings:
 
     @property
     def corpus_flags(self) -> list[str]:
-        """Flags by which `endx encode` and `endx serve` read `path` as training does; a file has no splits."""
+        """Flags by which `endx encode` and `endx serve` read `path` as training does; a local file has no split."""
         given = {"question-column": self.question_column, "text-column": self.answer_column}
         given["split"] = "" if os.path.isfile(os.path.expanduser(self.path)) else self.split
         return [f"--corpus={self.path}", *(f"--{name}={value}" for name, value in given.items() if value)]

@@ -250,7 +250,8 @@ def is_misread(text: str) -> bool:
 
 def _plain(text: str) -> str:
     """Returns a text without punctuation, with equal case, character width and spaces, to compare texts."""
-    # Vowel signs of Indic and Thai words are marks, which `re` takes for punctuation; marks of emoji follow no letter.
+    # Vowel signs of Indic and Thai words are marks, which `re` takes for punctuation. A mark that follows no letter, as
+    # in emoji, is left out.
     words = regex.findall(r"(?!\p{M})\w+", unicodedata.normalize("NFKC", text).casefold())
     return " ".join(words) or text
 

@@ -31,7 +31,7 @@ def check_arguments(
 ) -> None:
     """Raises EndxError for arguments of `evaluate` that contradict each other; ignores the others.
 
-    `endx evaluate` calls it first too, before it imports JAX and meets other processes.
+    `endx evaluate` also calls it, before it imports JAX and connects to other processes.
     """
     if data is not None:
         as_path(data, "data")

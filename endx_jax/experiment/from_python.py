@@ -49,9 +49,10 @@ def train(
 
     Raises:
       EndxError: pairs or settings are invalid, or the workdir holds another run.
-      RunInterrupted: a bucket can't be reached.
-      KeyboardInterrupt: Ctrl-C in an interactive session, such as a notebook; other processes end, with status 130, or
-        75 after SIGTERM. While it trains, a run saves a checkpoint first. The same call resumes.
+      RunInterrupted: SIGTERM during training, after a checkpoint was saved; or a bucket can't be reached.
+      KeyboardInterrupt: Ctrl-C during training, after a checkpoint was saved, or at any time in an interactive session.
+        Before and after the training steps, signals end other processes, with status 130, or 75 after SIGTERM. The same
+        call resumes.
 
     Examples:
       >>> pairs = [(f"When does shop number {n} open?", f"Shop {n} opens at {n % 12 + 1}.") for n in range(200)]
@@ -87,5 +88,5 @@ def train(
                 remove(file)
             failure.rename(renaming(file))
             raise
-    on_primary(lambda: None, "uploaded")  # which it does at the end of the context
+    on_primary(lambda: None, "uploaded")  # the others load the model once the primary process has uploaded it
     return load(folder) if find_method(tree["objective"]["name"]).embeds else None

@@ -83,8 +83,9 @@ def run(config: Mapping, workdir: str | os.PathLike) -> Results | None:
 
     Raises:
       EndxError: settings or data are invalid, another run uses the workdir, or the disk is full.
-      RunInterrupted: a bucket can't be reached.
-      KeyboardInterrupt: Ctrl-C in an interactive session; signals end other processes: see `training.preemption`.
+      RunInterrupted: SIGTERM during training, after a checkpoint was saved; or a bucket can't be reached.
+      KeyboardInterrupt: Ctrl-C during training, after a checkpoint was saved, or at any time in an interactive session.
+        Before and after the training steps, signals end other processes: see `training.preemption`.
     """
     began = time.perf_counter()
     workdir = workdir if isinstance(workdir, Workdir) else url_of(workdir) or expanded(workdir)

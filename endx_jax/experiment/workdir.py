@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from endx_jax import json_files
 from endx_jax.buckets import (
-    CACHE,
     NOT_COPIED,
     NOT_OF_MODEL,
     bucket_errors,
@@ -230,9 +229,11 @@ def opened(path: str | os.PathLike) -> Iterator[Workdir]:
         raise EndxError(f"workdir={url}: Orbax writes checkpoints to gs:// and to folders only; choose one of these")
     with contextlib.ExitStack() as stack:
         on_primary(lambda: stack.enter_context(bucket_lock(f"{url}/{LOCK}", ADVICE)), "workdir-locked")
-        # Its folder is beside the copies of buckets, and is removed by the next run in this workdir after a kill.
-        place = expanded(CACHE) / "runs" / pathlib.Path(url).name
-        local = stack.enter_context(staging_folder(place)) / place.name
+        # After a kill, the next run in a workdir of this name removes the copy.
+        place = pathlib.Path(tempfile.gettempdir()) / f"endx-{pathlib.Path(url).name}"
+        copies = stack.enter_context(staging_folder(place))
+        copies.chmod(0o700)
+        local = copies / pathlib.Path(url).name
         stack.enter_context(naming(local, url))
         mirror = Mirror(url, local, skip=NOT_COPIED)
         local.mkdir(exist_ok=True)

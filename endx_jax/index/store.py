@@ -106,7 +106,8 @@ class Store:
     def embeddings(self, where: str, *values: object, table: str = PASSAGES) -> Iterator[StoredEmbeddings]:
         """Yields the embeddings of the rows of a table that meet a condition, some thousand at a time, perhaps none."""
         query = f"SELECT row, embedding, scale, document FROM {table} WHERE {where} ORDER BY row"
-        with contextlib.closing(self.rows(query, *values)) as rows:  # after an error too, in the thread with the lock
+        # After an error the thread that holds the lock closes the rows at once, so that other threads can read.
+        with contextlib.closing(self.rows(query, *values)) as rows:
             while part := [*itertools.islice(rows, STEP)]:
                 yield self._checked(part)
 

@@ -195,7 +195,7 @@ def model_of_run(workdir: pathlib.Path) -> tuple[ModelManifest, dict[str, Stored
     """
     folder = model_folder(workdir)
     if not folder:
-        raise EndxError(f"{workdir} holds no run: it has no folder {MODEL!r}")
+        raise EndxError(f"{workdir} holds no run: it has no model of endx_jax in a folder {MODEL!r}")
     manifest = read_manifest(folder)
     return manifest, read_params(folder, manifest)
 

@@ -223,7 +223,7 @@ def compare_with_untrained(results: Results, measure: str, *, merge: bool = True
 
 
 def _difference(results: Results, first: str, second: str, measure: str) -> tuple[float, float, Difference] | None:
-    """Returns two systems' means in the primary pool and their difference; None if unranked, or below `FEWEST`."""
+    """Returns the means of two systems and their difference; None without one, or below `FEWEST` questions."""
     systems, groups = results.evaluations.get(results.pools.primary_name, {}), results.pools.primary.groups or ()
     if first not in systems or second not in systems or systems[first].questions < FEWEST:
         return None

@@ -5,7 +5,7 @@ import functools
 import pathlib
 import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -21,6 +21,7 @@ from endx_jax.models.config_keys import ReadKeys, check_keys
 from endx_jax.models.static import NoEncoder, StaticConfig
 from endx_jax.models.tower import TokenEmbedder, Tower
 from endx_jax.models.transformer import TransformerEncoder
+from endx_jax.models.transformer_config import LayerKind
 from endx_jax.pretrained.locate import locate
 from endx_jax.pretrained.sentence_transformers import ADAPTER, Head, Usage, read_heads, read_usage
 from endx_jax.pretrained.weights import modernise, open_tensors, paths, to_ours
@@ -225,17 +226,16 @@ def shapes_of(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
 
     Layers of a kind have the same shapes, so that only the layers up to the first of the last new kind are initialised.
     """
-    kinds = getattr(config, "kinds", ())
-    first = {kind: kinds.index(kind) for kind in kinds}
-    count = 1 + max(first.values(), default=-1)
-    if isinstance(config, StaticConfig):
-        encoder: nn.Module = NoEncoder()
-    else:
+    encoder: nn.Module = NoEncoder()
+    kinds: Sequence[LayerKind] = ()
+    if not isinstance(config, StaticConfig):
+        kinds = config.kinds
+        count = 1 + max(map(kinds.index, kinds), default=-1)
         encoder = TransformerEncoder(dataclasses.replace(config, layers=count, layer_kinds=kinds[:count]))
     tower = Tower(TokenEmbedder(config.vocab_size, config.table_width), encoder)
     arrays: Any = [jax.ShapeDtypeStruct((1, 1), dtype) for dtype in (np.int32, bool)]
     groups = dict(jax.eval_shape(tower.init, jax.eval_shape(jax.random.key, 0), Tokens(*arrays))["params"])
     if kinds and not config.shared_layers:
-        drawn = groups["encoder"]
-        groups["encoder"] = drawn | {f"layers_{n}": drawn[f"layers_{first[kind]}"] for n, kind in enumerate(kinds)}
+        drawn, firsts = groups["encoder"], map(kinds.index, kinds)
+        groups["encoder"] = drawn | {f"layers_{n}": drawn[f"layers_{first}"] for n, first in enumerate(firsts)}
     return {path: leaf.shape for path, leaf in paths(groups).items()}

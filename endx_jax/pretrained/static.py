@@ -147,8 +147,9 @@ def _write_tokens(
 ) -> None:
     """Writes a pretrained folder of the token table in the folder `weights`; its tokenizer adds no special tokens.
 
-    Texts are cut as the tokenizer's file states, as by sentence-transformers and model2vec. If unknown tokens are
-    skipped, their row is zero: in a mean they change its norm, but not its direction.
+    Texts are cut as the tokenizer's file states, as by sentence-transformers; the 512 tokens at which model2vec cuts by
+    default do not apply. If unknown tokens are skipped, their row is zero: in a mean they change its norm, but not its
+    direction.
     """
     import tokenizers
 

@@ -327,9 +327,8 @@ def finished_towers(
         shared.add("projection")
     given = {s: ModelSettings(normalize=sources[s].head.normalize) for s in SIDES}
     settings = {s: fill_in(given[s], sources[s]) for s in SIDES}
-    dual_encoder = build_dual_encoder(
-        settings, sources, platform, processors=processors, sharing=Sharing(frozenset(shared))
-    )
+    sharing = Sharing(frozenset(shared))
+    dual_encoder = build_dual_encoder(settings, sources, platform, processors=processors, sharing=sharing)
     params = question.stored_params()
     same = (question.folder, question.head.projection) == (answer.folder, answer.head.projection)
     return dual_encoder, dual_encoder.join({"question": params, "answer": params if same else answer.stored_params()})

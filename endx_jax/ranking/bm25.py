@@ -17,7 +17,7 @@ LONGEST = 10_000
 K1, B = 0.9, 0.4
 # Share of the texts above which the scores of a word are added to all of them, which is faster.
 DENSE = 1 / 8
-# Scores of words that are kept for later questions: at most 1 GB with the texts that they are of.
+# Scores of words that are kept for later questions; with the numbers of their texts they take at most 1 GB.
 KEPT = 2**27
 # Texts of a part, whose words are in memory while they are counted.
 PART = 2**19

@@ -96,7 +96,8 @@ class NewDocument(RequestModel):
     split: bool | None = Field(
         None,
         description="true to split a long text into passages, each embedded after the title of the metadata, and "
-        "to leave out images in it and words of over 800 characters; a search finds the document by its best passage",
+        "to leave out images in it and words of over 800 ASCII characters; a search finds the document by its best "
+        "passage",
     )
 
 

@@ -170,9 +170,9 @@ class Checkpoints:
 
 
 def _meet(*, key: str, timeout_ms: int) -> None:
-    """Waits for all processes as Orbax does; after an error it raises that, as the others would never come.
+    """Waits for all processes; after an error in this one, raises that error instead.
 
-    Orbax meets in a `finally`, where the others are still waiting for what this process has not written.
+    Orbax calls it in a `finally`, when the others still wait for what this process could not write: all would wait.
     """
     if failure := sys.exception():
         raise failure

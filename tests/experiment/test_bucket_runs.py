@@ -133,6 +133,7 @@ def test_a_model_is_copied_without_what_a_run_writes_beside_it(url):
     folders = "model", "checkpoints/1", "tensorboard", "wandb", "profile", "evaluation/test"
     for name in (*(f"{folder}/a" for folder in folders), "index.sqlite", LOCK):
         buckets.write_bytes(f"{url}/{name}", b"a")
+    buckets.write_bytes(f"{url}/model/method.json", b"{}")
     check_refusal(lambda: endx_jax.load(url), "no model yet", "resume")
     copy = expanded(buckets.CACHE) / "files" / url.replace("://", "/")
     assert [entry.name for entry in copy.iterdir()] == ["model"]

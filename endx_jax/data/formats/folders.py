@@ -30,7 +30,8 @@ _ABOUT = re.compile(
 # Files and folders that show that a folder is BEIR's.
 BEIR_PARTS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz", "corpus", "qrels")
 # Name of a split as a word of the name of a shard or its folder, as in `dev/0.jsonl` and `faq_train-00000.parquet`.
-SPLIT = re.compile(r"(?i)(?:^|[-_.])(train|validation|valid|dev|test)(?=[-_.\d]|$)")
+SPLITS_BY_NAME = ("train", "validation", "valid", "dev", "test")
+SPLIT = re.compile(rf"(?i)(?:^|[-_.])({'|'.join(SPLITS_BY_NAME)})(?=[-_.\d]|$)")
 
 
 def files_at(path: str) -> list[str]:
@@ -199,8 +200,11 @@ def files_by_split(path: str) -> dict[str, list[str]]:
 
 
 def _split_in(name: str, find: Callable[[str], re.Match[str] | None]) -> str:
-    """Returns the split that the name of a file has, else that of the folder nearest to it; empty if there is none."""
-    found = filter(None, map(find, reversed(pathlib.PurePath(name).parts)))
+    """Returns the split that a folder is named for, else that in the name of the file or the nearest folder, or ""."""
+    *folders, file = pathlib.PurePath(name).parts
+    if named := next((folder for folder in folders if folder.lower() in SPLITS_BY_NAME), ""):
+        return named.lower()
+    found = filter(None, map(find, (file, *reversed(folders))))
     return next((word[1].lower() for word in found), "")
 
 

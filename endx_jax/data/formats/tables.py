@@ -27,7 +27,7 @@ from endx_jax.errors import EndxError, counted
 ENDINGS = (".json", ".jsonl", ".csv", ".tsv", *YAML, *ARROW_ENDINGS)
 NUMBER = re.compile(r"[+-]?[\d.]+")
 LABELS_AS_TEXT = re.compile(r"\[\W*(\d|true|false)", re.IGNORECASE)  # a list of them
-FIRST = 100  # rows of a corpus of which one has the columns that are named: of JSON, each row may lack some
+FIRST = 100  # first rows of a corpus, of which one must have each named column: rows of JSON may lack some
 HTML = re.compile(r"<(p|div|h[1-6]|ul|ol|table)\b[^<>]*>", re.IGNORECASE)  # as of exports of Zendesk
 
 # (location in the file for messages, document)

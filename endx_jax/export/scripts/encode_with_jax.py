@@ -40,7 +40,7 @@ def tower(side):
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(about["length"], direction=config.get("truncation_side", "right"))
     tokenizer.no_padding()
-    tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
+    tokenizer.encode_special_tokens = bool(config.get("split_special_tokens"))
     named = (name.partition("/") for name in weights())
     return tokenizer, {name: weights()[f"{of}/{name}"] for of, _, name in named if of in ("shared", side)}
 

@@ -130,10 +130,11 @@ class PairEvaluator:
 
     scorer: ClassifierScorer
     settings: PairSettings
-    # Counts the words of a pool once, though it is ranked at every validation.
-    _index: Callable[[Sequence[str], str], BM25] = dataclasses.field(
-        default_factory=lambda: functools.cache(BM25.of_texts)
-    )
+
+    @functools.cached_property
+    def _index(self) -> Callable[[Sequence[str], str], BM25]:
+        """`BM25.of_texts`, which counts the words of a pool once, though it is ranked at every validation."""
+        return functools.cache(BM25.of_texts)
 
     def select(self, records: RetrievalSet) -> RetrievalSet:
         """Returns the set with `objective.questions` questions and the whole pool."""

@@ -70,6 +70,7 @@ def test_tables_of_several_folders_are_not_joined_in_silence(tmp_path, caplog):
         ("WikiQA-dev.tsv WikiQA-test-0.tsv WikiQA-train.tsv", ["dev", "test", "train"], ""),
         ("test-bank/faq_dev.csv test-bank/faq_train.csv", ["dev", "train"], ""),
         ("how_to_build.csv how_to_test.csv", [""], "how_to_test.csv"),
+        ("test/how_to.csv train/how_to_test.csv", ["test", "train"], ""),
         ("about_testing.csv about_training.csv", [""], ""),
     ],
 )
