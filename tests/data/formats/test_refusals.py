@@ -137,7 +137,7 @@ ROWS = [
     row("x.json", DPR_LIST.replace('"question":', '"question"', 1), "line 3", "broken JSON"),
     row("x.json", DPR_LIST.replace("positive_ctxs", "positives"), "line 2", "'positive_ctxs'", "'question', 'dataset'"),
     row("x.json", DPR_LIST.replace('"noon"', "5"), "line 2", "positive_ctxs[0]", "'text'", "a whole number"),
-    row("x.json", DPR_LIST.replace("noon", "caf\xe9").encode("latin-1"), "0xe9 is not UTF-8"),
+    row("x.json", DPR_LIST.replace("noon", "caf\xe9").encode("latin-1"), "0xe9 is not UTF-8", "CP949"),
     # Lists of objects and lines of them that end or go on as they may not.
     row("x.json", f'[{QA},\n {{"a": 2,}}]', "line 2", "broken JSON"),
     row("x.json", f"[{QA},\n]", "line 2", "broken JSON", "{ is expected"),
