@@ -18,7 +18,8 @@ QUESTION, ANSWER, TEXT, TITLE, ID = "question", "answer", "text", "title", "id"
 SEARCHED, QUESTION_ID = "text of a question", "id of a question"
 # Columns that hold whole chats, in the formats of OpenAI and ShareGPT, and the roles of their messages.
 CHATS = ("messages", "conversations")
-ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
+_REPLYING = ("assistant", "gpt", "chatgpt", "bing", "bard", "model", "bot")
+ROLES = {"user": "user", "human": "user"} | dict.fromkeys(_REPLYING, "assistant")
 # Names of columns, ours and those of other tools, in groups that are tried in order if none is given. Columns of
 # questions and answers may hold lists of texts, as in files of chatbot intents.
 NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -192,7 +193,8 @@ def messages(chat: object) -> list[tuple[str, str]]:
             text = "\n".join(part["text"] for part in text)
         if not isinstance(role, str) or not isinstance(text, str | None):
             return []
-        said += [(ROLES[role], text)] if role in ROLES and text else []  # calls of tools have no text
+        if text and (known := ROLES.get(role.casefold())):  # calls of tools have no text
+            said.append((known, text))
     return said
 
 
