@@ -68,11 +68,11 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
 NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_\d+)?|negative_messages|rejected_response", re.IGNORECASE)
 # Columns that say if the answer is right, and their values for right and wrong ones.
 LABELS = ("label", "score", "similarity")
-# Further names of such columns, which are used if their values are numbers or truth values.
+# Further names of such columns, which are used if their values are numbers, truth values, or yes and no.
 _JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
 FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "scores", "target")
 JUDGING = frozenset((*LABELS, *FLAGS))
-LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
+LABEL = re.compile(r"(?P<right>1(\.0*)?|true|yes)|0(\.0*)?|false|no", re.IGNORECASE)
 # Answers that are no texts: numbers, letters of choices, ids, addresses, names of files, and objects written as text.
 # As many answers as `FEWEST` with nothing else are refused, unless they are all numbers.
 NO_TEXT = re.compile(

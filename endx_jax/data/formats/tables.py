@@ -123,8 +123,8 @@ class ColumnParser:
         unused = sorted(name for name, values in flags.items() if len(values) == 2)
         if unused and count > 2:
             text_files.LOG.warning(
-                "%s: only 0 and 1 (or true and false) in %s, which is not used; if they say which answers are right, "
-                "name the column `label`",
+                "%s: only 0 and 1 (or true and false, yes and no) in %s, which is not used; if they say which answers "
+                "are right, name the column `label`",
                 file,
                 json_files.format_names(unused),
             )
