@@ -98,9 +98,14 @@ def called(name: str, columns: Iterable[str]) -> list[str]:
 
 
 def find(side: str, row: Iterable[str], name: str | None = None) -> list[str]:
-    """Returns the columns with a name, or with the first group of `NAMES[side]` that has any; none with an object."""
+    """Returns the columns with a name, or with the first group of `NAMES[side]` that has any; none with an object.
+
+    For a row with hard negatives the first two groups of answers are one, since `positive` may hold its right passages.
+    """
     plain = [column for column in row if not (isinstance(row, dict) and isinstance(row[column], dict))]
     groups = NAMES[side] if name is None else ((name,),)
+    if side == ANSWER and name is None and any(map(NEGATIVE.fullmatch, plain)):
+        groups = (groups[0] + groups[1], *groups[2:])
     found = ([column for other in group for column in called(other, plain)] for group in groups)
     return next(filter(None, found), [])
 

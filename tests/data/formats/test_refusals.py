@@ -85,6 +85,7 @@ ROWS = [
     row("x.csv", "question,answer,negative,negative\nq,a,b,c\n", "line 1", "'negative'", "rename one"),
     row("x.csv", "query,anchor,answer\nq,a,b\n", "line 1", "'query' or 'anchor'", OURS[0]),
     row("x.csv", "question,answer,contexts,ground_truth\nq,a,c,b\n", "'answer' or 'ground_truth'", OURS[1]),
+    row("x.csv", "query,answer,positive,negative\nq,a,b,c\n", "'answer' or 'positive'", OURS[1]),
     row("x.csv", "Question,QUESTION,answer\nq,q,a\n", "'Question' or 'QUESTION'", OURS[0]),
     row("x.csv", "anchor,answer\nq,a\n", "'asked'", question_column="asked"),  # a given name is not replaced
     # The first row holds a newline inside quotes, so that the third row starts on line 4.
