@@ -126,7 +126,7 @@ ROWS = [
         "x.json", '{"faqs": [{"question": "q", "answer": "a"}, {"question": "q", "answer": [7]}]}', "faqs[1]", "item 0"
     ),
     row("x.json", '[["q", "a"]]', "line 1", "write objects"),
-    row("x.json", '{"groups": [{"name": "x", "list": [{"question": "q"}]}]}', "groups[0]", "'name', 'list'", *OURS),
+    row("x.json", '{"groups": [{"name": "x", "list": [{"q": "q"}]}]}', "groups[0]", "'answer'", "'name', 'q'", *OURS),
     row("x.json", '{"groups": [{"list": [{"question": "q", "answer": ""}]}]}', "groups[0]", "'answer' is empty"),
     row("x.jsonl", [{"instruction": "q", "instances": [{"input": "r", "output": "a"}]}], "'answer'", "'instances'"),
     row("x.json", '[\n"question"\n]', "line 2", "write objects"),
