@@ -18,7 +18,8 @@ QUESTION, ANSWER, TEXT, TITLE, ID = "question", "answer", "text", "title", "id"
 SEARCHED, QUESTION_ID = "text of a question", "id of a question"
 # Columns that hold whole chats, in the formats of OpenAI and ShareGPT, and the roles of their messages.
 CHATS = ("messages", "conversations")
-ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
+_REPLYING = ("assistant", "gpt", "chatgpt", "bing", "bard", "model", "bot")
+ROLES = {"user": "user", "human": "user"} | dict.fromkeys(_REPLYING, "assistant")
 # Names of columns, ours and those of other tools, in groups that are tried in order if none is given. Columns of
 # questions and answers may hold lists of texts, as in files of chatbot intents.
 NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -67,11 +68,11 @@ NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
 NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_\d+)?|negative_messages|rejected_response", re.IGNORECASE)
 # Columns that say if the answer is right, and their values for right and wrong ones.
 LABELS = ("label", "score", "similarity")
-# Further names of such columns, which are used if their values are numbers or truth values.
+# Further names of such columns, which are used if their values are numbers, truth values, or yes and no.
 _JUDGED = ("correct", "duplicate", "match", "relevance", "relevant", "similar")
 FLAGS = (*_JUDGED, *(f"is_{name}" for name in _JUDGED), "is_answer", "is_positive", "labels", "scores", "target")
 JUDGING = frozenset((*LABELS, *FLAGS))
-LABEL = re.compile(r"(?P<right>1(\.0*)?|true)|0(\.0*)?|false", re.IGNORECASE)
+LABEL = re.compile(r"(?P<right>1(\.0*)?|true|yes)|0(\.0*)?|false|no", re.IGNORECASE)
 # Answers that are no texts: numbers, letters of choices, ids, addresses, names of files, and objects written as text.
 # As many answers as `FEWEST` with nothing else are refused, unless they are all numbers.
 NO_TEXT = re.compile(
@@ -97,9 +98,14 @@ def called(name: str, columns: Iterable[str]) -> list[str]:
 
 
 def find(side: str, row: Iterable[str], name: str | None = None) -> list[str]:
-    """Returns the columns with a name, or with the first group of `NAMES[side]` that has any; none with an object."""
+    """Returns the columns with a name, or with the first group of `NAMES[side]` that has any; none with an object.
+
+    For a row with hard negatives the first two groups of answers are one, since `positive` may hold its right passages.
+    """
     plain = [column for column in row if not (isinstance(row, dict) and isinstance(row[column], dict))]
     groups = NAMES[side] if name is None else ((name,),)
+    if side == ANSWER and name is None and any(map(NEGATIVE.fullmatch, plain)):
+        groups = (groups[0] + groups[1], *groups[2:])
     found = ([column for other in group for column in called(other, plain)] for group in groups)
     return next(filter(None, found), [])
 
@@ -192,7 +198,8 @@ def messages(chat: object) -> list[tuple[str, str]]:
             text = "\n".join(part["text"] for part in text)
         if not isinstance(role, str) or not isinstance(text, str | None):
             return []
-        said += [(ROLES[role], text)] if role in ROLES and text else []  # calls of tools have no text
+        if text and (known := ROLES.get(role.casefold())):  # calls of tools have no text
+            said.append((known, text))
     return said
 
 

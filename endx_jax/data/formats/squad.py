@@ -19,6 +19,7 @@ from endx_jax.errors import EndxError
 
 # Published names of the training and development files of SQuAD 1.1.
 FILES = ("train-v1.1.json", "dev-v1.1.json")
+NO_ANSWER = "CANNOTANSWER"  # in QuAC, the answer of a question without one
 
 
 def files_of(folder: str | os.PathLike) -> tuple[str, str]:
@@ -35,7 +36,7 @@ def squad_paragraphs(path: str, invalid: InvalidRows | None = None, split: str |
     """Yields the paragraphs of SQuAD's files in file order.
 
     An article without a title gets the title `article N`, counted from 0 over all files. A question marked
-    `is_impossible` has no answers. An id may be an integer.
+    `is_impossible`, or whose answers are all `NO_ANSWER`, has no answers. An id may be an integer.
 
     Args:
       path: `.json` or `.json.gz` file, or folder or pattern of `folders.table_files`.
@@ -138,7 +139,7 @@ def _question(question: object, where: str, context_length: int, joint: str = ".
     ]
     if not answers:
         raise EndxError(f"{where}: 'answers' is empty and the question is not marked is_impossible")
-    return Question(name, text, tuple(answers))
+    return Question(name, text, tuple(answer for answer in answers if answer.text != NO_ANSWER))
 
 
 def _answer(answer: object, where: str, context_length: int) -> AnswerSpan:

@@ -124,8 +124,8 @@ class ColumnParser:
         unused = sorted(name for name, values in flags.items() if len(values) == 2)
         if unused and count > 2:
             text_files.LOG.warning(
-                "%s: only 0 and 1 (or true and false) in %s, which is not used; if they say which answers are right, "
-                "name the column `label`",
+                "%s: only 0 and 1 (or true and false, yes and no) in %s, which is not used; if they say which answers "
+                "are right, name the column `label`",
                 file,
                 json_files.format_names(unused),
             )
@@ -133,20 +133,22 @@ class ColumnParser:
     def asked(self, row: dict, where: str) -> list[dict]:
         """Splits a row into one row for each question of a list, or each reply of a chat; see `columns.readable`.
 
-        Of a row without questions, such as a category, these are the rows in its lists. A label of 0 is that of the
-        last reply, which is then the only row.
+        Of a row without questions, such as a category, these are the rows in its lists, each with its further columns
+        (`_is_read`). A label of 0 is that of the last reply, which is then the only row.
         """
         cells = {name: columns.readable(value) for name, value in row.items()}
         try:
             name = self.choose(cells, where).question
         except EndxError:  # parsing the row raises the same error
             inner = [item for value in row.values() if isinstance(value, list) for item in value]
-            found = (columns.find(side, i, name) for i in inner for side, name in self._names.items())
+            found = (columns.find(QUESTION, item, self._names[QUESTION]) for item in inner)
             is_asked = any(
                 isinstance(cells[name], str) for name in columns.find(QUESTION, cells, self._names[QUESTION])
             )
             if inner and not is_asked and all(isinstance(item, dict) for item in inner) and all(found):
-                return [part for item in inner for part in self.asked(item, where)]
+                around = (item for item in row.items() if not isinstance(item[1], list | dict))
+                outer = {name: value for name, value in around if not _is_read(name)}
+                return [part for item in inner for part in self.asked(outer | item, where)]
             replies = columns.turns(row, *(name or side for side, name in self._names.items())) or [cells]
             labels = (str(value).strip() for name, value in row.items() if name.casefold() in JUDGING)
             return replies[-1:] if any(map(_is_wrong, labels)) else replies
@@ -172,6 +174,12 @@ class ColumnParser:
             (wrong if any(map(_is_wrong, labels)) else right).append(text)
         negatives = (texts(row.get(name), f"{where}: {name!r}") for name in used.negatives)
         return Example(question, [*filter(None, right)], [*filter(None, itertools.chain(wrong, *negatives))])
+
+
+def _is_read(name: str) -> bool:
+    """Returns true for names of columns of questions, texts, titles, ids, answers, hard negatives and labels."""
+    named = NEGATIVE.fullmatch(name) or any(columns.find(side, [name]) for side in columns.NAMES)
+    return bool(named) or name.casefold() in JUDGING
 
 
 def _labels(row: dict, name: str, answer: str, where: str) -> list[str]:

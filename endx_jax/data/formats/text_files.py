@@ -164,7 +164,8 @@ def _decode(raw: bytes, where: str) -> str:
 def conversion(raw: bytes) -> str:
     """Returns advice on saving a text as UTF-8; `raw` is its first bytes, or its bytes that are not UTF-8."""
     is_wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    encoding, others = ("UTF-16", "") if is_wide else ("WINDOWS-1252", " (CP932 for Japanese, GB18030 for Chinese)")
+    others = " (Chinese: GB18030, Japanese: CP932, Korean: CP949, Russian: CP1251)"
+    encoding, others = ("UTF-16", "") if is_wide else ("WINDOWS-1252", others)
     return f'save it as UTF-8 (in Excel: "CSV UTF-8"), or run iconv -f {encoding} -t UTF-8 OLD > NEW{others}'
 
 

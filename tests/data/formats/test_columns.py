@@ -63,6 +63,7 @@ TURNS = [USER, said("assistant", None), said("tool", "t"), said("assistant", "a"
         (CHAT | {"messages": [PARTS, *CHAT["messages"][2:]], "prompt": "q"}, "q", "a"),
         ({"messages": [*TURNS, said("assistant", "b")]}, "qr", "ab"),
         (SHAREGPT, "q", "a"),
+        ({"conversations": [{"from": "Human", "value": "q"}, {"from": "chatgpt", "value": "a"}]}, "q", "a"),
         (SWIFT, "q", "ab"),
         ({"messages": USER, "positive_messages": said("user", "a")}, "q", "a"),
         ({"prompt": [USER], "completion": [said("assistant", "a")]}, "q", "a"),

@@ -44,6 +44,11 @@ def read(folder, name, text, **options):
             'id,text,title\n"a,1","say ""hi""\nthere",\nb,two,T\n',
             [Document("a,1", 'say "hi"\nthere'), Document("b", "T two", {"title": "T"})],
         ),
+        (
+            "a.json",
+            '[{"id": 4, "course": "x", "faqs": [{"q": "r", "a": "one", "_id": 5}, {"q": "s", "a": "two", "_id": 6}]}]',
+            [Document("5", "one", {"course": "x"}, ("r",)), Document("6", "two", {"course": "x"}, ("s",))],
+        ),
         ("a.csv", "text\none\n\ntwo\n", [Document("2", "one"), Document("4", "two")]),
         ("a.tsv", "text\t_id\none\t5\n", [Document("5", "one")]),
         ("a.tsv", '0\tsay "hi\n1\t"so"\n\nx\t\n', [Document("0", 'say "hi'), Document("1", '"so"'), Document("x", "")]),

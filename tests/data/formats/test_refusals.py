@@ -85,6 +85,7 @@ ROWS = [
     row("x.csv", "question,answer,negative,negative\nq,a,b,c\n", "line 1", "'negative'", "rename one"),
     row("x.csv", "query,anchor,answer\nq,a,b\n", "line 1", "'query' or 'anchor'", OURS[0]),
     row("x.csv", "question,answer,contexts,ground_truth\nq,a,c,b\n", "'answer' or 'ground_truth'", OURS[1]),
+    row("x.csv", "query,answer,positive,negative\nq,a,b,c\n", "'answer' or 'positive'", OURS[1]),
     row("x.csv", "Question,QUESTION,answer\nq,q,a\n", "'Question' or 'QUESTION'", OURS[0]),
     row("x.csv", "anchor,answer\nq,a\n", "'asked'", question_column="asked"),  # a given name is not replaced
     # The first row holds a newline inside quotes, so that the third row starts on line 4.
@@ -125,7 +126,7 @@ ROWS = [
         "x.json", '{"faqs": [{"question": "q", "answer": "a"}, {"question": "q", "answer": [7]}]}', "faqs[1]", "item 0"
     ),
     row("x.json", '[["q", "a"]]', "line 1", "write objects"),
-    row("x.json", '{"groups": [{"name": "x", "list": [{"question": "q"}]}]}', "groups[0]", "'name', 'list'", *OURS),
+    row("x.json", '{"groups": [{"name": "x", "list": [{"q": "q"}]}]}', "groups[0]", "'answer'", "'name', 'q'", *OURS),
     row("x.json", '{"groups": [{"list": [{"question": "q", "answer": ""}]}]}', "groups[0]", "'answer' is empty"),
     row("x.jsonl", [{"instruction": "q", "instances": [{"input": "r", "output": "a"}]}], "'answer'", "'instances'"),
     row("x.json", '[\n"question"\n]', "line 2", "write objects"),
@@ -137,7 +138,7 @@ ROWS = [
     row("x.json", DPR_LIST.replace('"question":', '"question"', 1), "line 3", "broken JSON"),
     row("x.json", DPR_LIST.replace("positive_ctxs", "positives"), "line 2", "'positive_ctxs'", "'question', 'dataset'"),
     row("x.json", DPR_LIST.replace('"noon"', "5"), "line 2", "positive_ctxs[0]", "'text'", "a whole number"),
-    row("x.json", DPR_LIST.replace("noon", "caf\xe9").encode("latin-1"), "0xe9 is not UTF-8"),
+    row("x.json", DPR_LIST.replace("noon", "caf\xe9").encode("latin-1"), "0xe9 is not UTF-8", "CP949"),
     # Lists of objects and lines of them that end or go on as they may not.
     row("x.json", f'[{QA},\n {{"a": 2,}}]', "line 2", "broken JSON"),
     row("x.json", f"[{QA},\n]", "line 2", "broken JSON", "{ is expected"),

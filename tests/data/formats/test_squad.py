@@ -37,6 +37,8 @@ def test_an_impossible_question_is_left_out_and_its_paragraph_kept(tmp_path):
     tree = example()
     paragraph = tree["data"][0]["paragraphs"][1]
     paragraph["qas"] = [{"id": "i3", "question": "What else?", "answers": [], "is_impossible": True}]
+    of_quac = [{"text": "CANNOTANSWER", "answer_start": 0}]
+    paragraph["qas"].append({"id": "i6", "question": "Else?", "answers": of_quac})
     paragraph["qas"].append({**asked("i5", "And?", 0), "is_impossible": False})
     records = read(write(tmp_path, tree))
     assert records.questions == ("What?", "Who?", "And?", "Why?")

@@ -74,7 +74,8 @@ def test_a_text_may_be_longer_than_python_s_own_limit(tmp_path):
 
 @pytest.mark.parametrize("name", ["label", "Score", "similarity", "Similar", "is_duplicate", "relevance", "is_correct"])
 def test_a_label_of_zero_makes_an_answer_a_hard_negative(tmp_path, caplog, name):
-    labelled = ["q,wrong,0", "q,right,1", "q,Right,1.0", "r,right,true", "r,wrong,False", "s,alone,0", "r,right,0"]
+    labelled = ["q,wrong,0", "q,right,1", "q,Right,1.0", "r,right,true", "r,wrong,False", "s,alone,No", "r,right,0"]
+    labelled.append("q,right,yes")
     records = read(write(tmp_path, "x.csv", "\n".join([f"question,answer,{name}", *labelled])))
     assert (records.questions, records.candidates) == (("q", "r"), ("right", "Right", "wrong"))
     assert (records.qrels, records.hard_negatives) == (((0, 1), (0,)), ((2,), (2,)))
@@ -137,8 +138,8 @@ def test_a_column_of_zeros_and_ones_that_is_not_used_is_named(tmp_path, caplog):
     text = "\n".join(["question,answer,gut,ok?,seen,said,other", *rows])
     assert read(write(tmp_path, "x.csv", text)).hard_negatives is None
     (line,) = [line for line in caplog.messages if "is not used" in line]
-    start = f"{tmp_path}/x.csv: only 0 and 1 (or true and false) in 'gut', 'ok?', 'seen', which is not used; if they"
-    assert line == f"{start} say which answers are right, name the column `label`"
+    start = f"{tmp_path}/x.csv: only 0 and 1 (or true and false, yes and no) in 'gut', 'ok?', 'said', 'seen', which is"
+    assert line == f"{start} not used; if they say which answers are right, name the column `label`"
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
