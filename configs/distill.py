@@ -1,8 +1,8 @@
 """MiniLM trained on a teacher's scores of right answers and hard negatives, in `data.path`, which has to be set.
 
 The data are a folder of `endx mine --score-with=TEACHER`, or JSONL of Tevatron or FlagEmbedding with scores. With
-all-mpnet-base-v2 as teacher it took five times as long as `minilm`; it was measured only with a temperature that does
-not fit that teacher's cosines (docs/results.md).
+all-mpnet-base-v2 as teacher it took three times as long as `minilm`, and was better without BM25 on one of three sets
+(docs/results.md).
 """
 
 from endx_jax.methods.config import load_recipe
