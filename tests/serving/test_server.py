@@ -71,7 +71,7 @@ def test_a_client_that_is_slow_or_speaks_another_protocol_is_cut_off(impatient, 
         connection.sendall(begin)
         seconds, received = until_closed(connection, drip)
     assert re.match(b"HTTP/1.1 " * bool(answer) + answer, received, re.DOTALL)
-    assert seconds < 2
+    assert seconds < 10  # of 20 that it would take
 
 
 @pytest.mark.parametrize(
