@@ -29,12 +29,12 @@ def upload(model: epath.Path, name: str, *, public: bool = False) -> None:
 
     with tempfile.TemporaryDirectory() as made:
         folder = local_copy(model, skip=NOT_OF_MODEL)
-        if model_folder(folder) not in (None, folder):  # a run
-            folder = pathlib.Path(made) / "export"
-            try:
+        try:
+            if model_folder(folder) not in (None, folder):  # a run
+                folder = pathlib.Path(made) / "export"
                 export(load(model), "sentence-transformers", folder)
-            except EndxError as failure:
-                raise EndxError(f"{failure}; then push the folder that `endx export` writes") from None
+        except EndxError as failure:
+            raise EndxError(f"{failure}; then push the folder that `endx export` writes") from None
         address = push(folder, name, private=not public)
     say(f"{model} is at {address}")
 
