@@ -121,6 +121,11 @@ def read_layer_types(config: Mapping, default: Sequence[str], where: object) -> 
     return types
 
 
+def rope_parameters(config: Mapping) -> object:
+    """Returns the rotary parameters of all layers of a `config.json`; as in transformers, `rope_scaling` goes first."""
+    return config.get("rope_scaling") or config.get("rope_parameters")
+
+
 def read_ropes(
     config: Mapping, bases: Mapping[str, tuple[str, float]], scaled: Sequence[str], head_width: int, where: object
 ) -> dict[str, Rope]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from endx_jax.encoders import bert
-from endx_jax.encoders.architecture import Architecture, Names
+from endx_jax.encoders.architecture import Architecture, Names, rope_parameters
 from endx_jax.models.config_keys import float_key, int_key
 from endx_jax.models.layers import Rope
 from endx_jax.models.transformer_config import FALSE, PROJECTIONS, SUPPORTED, TransformerConfig
@@ -33,8 +33,7 @@ class GteConfig(TransformerConfig):
         """Converts the contents of a `config.json` with `model_type` `gte` or `new`."""
         base = super().from_hugging_face(config, where)
         default = 10_000.0 if config.get("model_type") == "new" else 160_000.0
-        parameters = config.get("rope_scaling") or config.get("rope_parameters")  # as in transformers
-        rope = Rope.read(parameters, config.get("rope_theta", default), base.head, where)
+        rope = Rope.read(rope_parameters(config), config.get("rope_theta", default), base.head, where)
         return dataclasses.replace(base, rope=rope)
 
 

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from typing import Self
 
 from endx_jax import json_files
-from endx_jax.encoders.architecture import GLOBAL, LOCAL, Architecture, Names, read_biases, read_layer_types
+from endx_jax.encoders.architecture import (
+    GLOBAL,
+    LOCAL,
+    Architecture,
+    Names,
+    read_biases,
+    read_layer_types,
+    rope_parameters,
+)
 from endx_jax.models.config_keys import bool_key, enum_key, float_key, int_key, read_key
 from endx_jax.models.layers import ACTIVATIONS, Rope
 from endx_jax.models.transformer_config import ABSENT, FALSE, SUPPORTED, LayerKind, TransformerConfig
@@ -44,9 +52,8 @@ class LlamaConfig(TransformerConfig):
     @staticmethod
     def read_rope(config: Mapping, head_width: int, where: object) -> Rope | None:
         """Returns the rotary positions of all layers; None if they differ."""
-        parameters = config.get("rope_scaling") or config.get("rope_parameters")  # as in transformers
         base = 10_000.0 if config.get("rope_theta") is None else config["rope_theta"]
-        return Rope.read(parameters, base, head_width, where)
+        return Rope.read(rope_parameters(config), base, head_width, where)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Self
 
-from endx_jax.encoders.architecture import Architecture, Names
+from endx_jax.encoders.architecture import Architecture, Names, rope_parameters
 from endx_jax.models.config_keys import enum_key, float_key, int_key
 from endx_jax.models.layers import ACTIVATIONS, Rope
 from endx_jax.models.transformer_config import ABSENT, FALSE, SUPPORTED, TransformerConfig
@@ -37,8 +37,7 @@ class NomicBertConfig(TransformerConfig):
     def from_hugging_face(cls, config: Mapping, where: object = "config.json") -> Self:
         """Converts the contents of a `config.json` in either notation."""
         base = super().from_hugging_face(config, where)
-        parameters = config.get("rope_scaling") or config.get("rope_parameters")  # as in transformers
-        rope = Rope.read(parameters, config.get("rotary_emb_base", 1000.0), base.head, where)
+        rope = Rope.read(rope_parameters(config), config.get("rotary_emb_base", 1000.0), base.head, where)
         return dataclasses.replace(base, rope=rope, activation=GATED.get(base.activation, base.activation))
 
 
