@@ -1,4 +1,4 @@
-"""Files in buckets (`gs://`, `s3://`): objects and local copies, through fsspec.
+"""Reads, writes and lists objects in buckets (`gs://`, `s3://`), and keeps local copies of them, by fsspec.
 
 What is memory-mapped or opened by SQLite needs a local file, so everything that is read is copied first, and everything
 that is written is written locally and then uploaded (`endx_jax.uploads`). fsspec repeats requests that failed for a

@@ -55,7 +55,7 @@ class Mirror:
             yield
 
     def upload(self, *patterns: str) -> None:
-        """Uploads files that were written since the last call, and removes objects whose files were removed.
+        """Uploads files that have changed since the last call, and deletes the objects of files that were deleted.
 
         Args:
           *patterns: patterns of the relative paths to consider; all files without any.

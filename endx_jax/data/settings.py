@@ -183,8 +183,9 @@ class DataSettings:
 
     @property
     def corpus_flags(self) -> list[str]:
-        """Flags by which `endx encode` and `endx serve` read `path` as training does; a local file has no split."""
+        """Flags of `endx encode` and `endx serve` that read the answers in `path` as training reads them."""
         given = {"question-column": self.question_column, "text-column": self.answer_column}
+        # A local file has no splits.
         given["split"] = "" if os.path.isfile(os.path.expanduser(self.path)) else self.split
         return [f"--corpus={self.path}", *(f"--{name}={value}" for name, value in given.items() if value)]
 

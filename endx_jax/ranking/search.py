@@ -290,7 +290,7 @@ def fill_up(rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def fits(size: int, devices: Sequence[jax.Device] = ()) -> bool:
-    """Returns true if devices, by default all of this process, have free memory for a corpus of `size` bytes.
+    """Returns true if the free memory of devices, by default of all local ones, holds a corpus of `size` bytes.
 
     For a CPU the total memory of the machine or container counts: pages of a memory map can be reclaimed.
     """

@@ -29,9 +29,9 @@ _ABOUT = re.compile(
 )
 # Files and folders that show that a folder is BEIR's.
 BEIR_PARTS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz", "corpus", "qrels")
+SPLIT_NAMES = ("train", "validation", "valid", "dev", "test")
 # Name of a split as a word of the name of a shard or its folder, as in `dev/0.jsonl` and `faq_train-00000.parquet`.
-SPLITS_BY_NAME = ("train", "validation", "valid", "dev", "test")
-SPLIT = re.compile(rf"(?i)(?:^|[-_.])({'|'.join(SPLITS_BY_NAME)})(?=[-_.\d]|$)")
+SPLIT = re.compile(rf"(?i)(?:^|[-_.])({'|'.join(SPLIT_NAMES)})(?=[-_.\d]|$)")
 
 
 def files_at(path: str) -> list[str]:
@@ -202,7 +202,7 @@ def files_by_split(path: str) -> dict[str, list[str]]:
 def _split_in(name: str, find: Callable[[str], re.Match[str] | None]) -> str:
     """Returns the split that a folder is named for, else that in the name of the file or the nearest folder, or ""."""
     *folders, file = pathlib.PurePath(name).parts
-    if named := next((folder for folder in folders if folder.lower() in SPLITS_BY_NAME), ""):
+    if named := next((folder for folder in folders if folder.lower() in SPLIT_NAMES), ""):
         return named.lower()
     found = filter(None, map(find, (file, *reversed(folders))))
     return next((word[1].lower() for word in found), "")

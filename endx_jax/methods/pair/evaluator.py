@@ -78,7 +78,7 @@ class ClassifierScorer:
     def __call__(
         self, params: dict, questions: Sequence[str], answers: Sequence[str], *, progress: bool = False
     ) -> PairScorer:
-        """Returns a function that scores pairs of these texts. Each call tokenizes the texts of its pairs.
+        """Returns a function that scores pairs of these texts, and tokenizes the texts of the pairs in each call.
 
         Args:
           params: the objective's: `dual_encoder` and `pair`.
